@@ -90,10 +90,10 @@ TEST_F(RunCacheTest, StartsACacheForTheJobAndEndsItAfterwards) {
 }
 
 TEST_F(RunCacheTest, TakesTheUsersCacheFolderWhereNothingIsSaid) {
-  // EGERIA_CACHE_USE and EGERIA_CACHE_FORMAT are none of the daemon's options.
+  // EGERIA_CACHE_USE and EGERIA_CACHE_COMPRESSION are none of the daemon's options.
   const Result result =
       Run({"--egeria-controller", "none", "t.py"},
-          {"EGERIA_CACHE", "EGERIA_CACHE_FOLDER=" + store_, "EGERIA_CACHE_USE=always", "EGERIA_CACHE_FORMAT=lz4"});
+          {"EGERIA_CACHE", "EGERIA_CACHE_FOLDER=" + store_, "EGERIA_CACHE_USE=always", "EGERIA_CACHE_COMPRESSION=lz4"});
   EXPECT_EQ(Told(result.output, "cache").at(0), address_) << result.error;
   ASSERT_THAT(Daemons(), SizeIs(1));
 }

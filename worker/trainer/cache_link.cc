@@ -12,7 +12,9 @@ absl::StatusOr<std::unique_ptr<worker::FrozenForward>> LinkCache(const Options& 
                                                                  c10::Device device, int64_t steps_per_epoch,
                                                                  std::string* job_id) {
   if (options.cache.empty()) return nullptr;
-  EGERIA_ASSIGN_OR_RETURN(const cache::StorageFormat format, cache::StorageFormatOf(options.cache_format));
+  EGERIA_ASSIGN_OR_RETURN(
+      const cache::WantedFormat format,
+      cache::WantedFormatOf(options.cache_compression == "none" ? "exact" : options.cache_compression));
   if (job_id->empty()) {
     const std::string own_id = options.job_id.empty() ? JobId::Random().text() : options.job_id;
     EGERIA_ASSIGN_OR_RETURN(*job_id, ShareFromRankZero(launch.member, "cache_job_id", own_id));

@@ -15,7 +15,7 @@ namespace egeria::trainer {
 
 // The line to the node's egeria-cache; null where the options name none. All ranks share the entries of the job
 // `job_id`; where that is empty, it becomes the options' or a new one.
-// Errors: those of ShareFromRankZero(), StorageFormatOf() and ActivationCache::Start().
+// Errors: those of ShareFromRankZero(), WantedFormatOf() and ActivationCache::Start().
 absl::StatusOr<std::unique_ptr<worker::FrozenForward>> LinkCache(const Options& options, const Launch& launch,
                                                                  c10::Device device, int64_t steps_per_epoch,
                                                                  std::string* job_id);

@@ -152,10 +152,17 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
       ->envname("EGERIA_FROZEN_FORWARD")
       ->check(CLI::IsMember({"exact", "fused"}))
       ->capture_default_str();
-  // Formats that round (fp16, bf16) are not for a trainer whose every pass has to be the same to the bit.
-  app->add_option("--cache-format", o->cache_format, "How it keeps that: as it is, or compressed without loss")
-      ->envname("EGERIA_CACHE_FORMAT")
-      ->check(CLI::IsMember({"exact", "lz4", "zstd"}))
+  // Rounding is not for a trainer whose every pass has to be the same to the bit.
+  app->add_option("--cache-precision", o->cache_precision,
+                  "Every pass of this trainer is the same to the bit, with the cache or without")
+      ->envname("EGERIA_CACHE_PRECISION")
+      ->check(CLI::IsMember({"exact"}))
+      ->capture_default_str();
+  app->add_option("--cache-compression", o->cache_compression,
+                  "How it keeps that: compressed without loss, or not; auto: once the quota is more than half full, "
+                  "if that makes it smaller by a fourth")
+      ->envname("EGERIA_CACHE_COMPRESSION")
+      ->check(CLI::IsMember({"auto", "none", "lz4", "zstd"}))
       ->capture_default_str();
   app->add_option("--cache-job-quota", o->cache_job_quota,
                   "What it may keep of this job, such as 8GiB, if its own quota_per_job is not less; 0: that")
@@ -251,6 +258,9 @@ absl::Status ResolveOptions(Options* o) {
   if (o->training_job.empty()) o->training_job = o->task;
   if (o->controller == "none") o->controller.clear();
   if (o->cache == "none" || o->observe) o->cache.clear();  // a run that observes does not freeze
+  if (getenv("EGERIA_CACHE_FORMAT") != nullptr) {
+    return BadFlag("EGERIA_CACHE_FORMAT is set: say EGERIA_CACHE_COMPRESSION (lz4, zstd) instead");
+  }
   if (!o->cache.empty() && !absl::StartsWith(o->cache, "unix:/")) {
     return BadFlag("--cache (EGERIA_CACHE) is '", o->cache, "': give unix:/path, where egeria-cache listens, or none");
   }

@@ -54,8 +54,9 @@ struct Options {
   std::string plans;                   // file
   std::string cache;                   // "unix:/path"; "" is none
   std::string cache_use = "auto";
-  std::string cache_format = "exact";
-  std::string frozen_forward = "exact";                        // or "fused"
+  std::string frozen_forward = "exact";  // or "fused"
+  std::string cache_precision = "exact";
+  std::string cache_compression = "auto";
   uint64_t cache_job_quota = 0;                                // bytes; 0: the daemon's
   double cache_patience = cache::CostModel::kLongestPatience;  // seconds with a lookup; there is no flag for it
 

@@ -62,7 +62,7 @@ void Report(const std::filesystem::path& path) {
   const std::vector<char> values = Read(path);
   const double gigabytes = static_cast<double>(values.size()) / 1e9;
   for (const StorageFormat format : {StorageFormat::kExact, StorageFormat::kLz4, StorageFormat::kZstd,
-                                     StorageFormat::kFloat16, StorageFormat::kBFloat16}) {
+                                     StorageFormat::kFloat16, StorageFormat::kBFloat16, StorageFormat::kInt8}) {
     const Times times = Measure(values, entry_bytes, format);
     std::printf("%-24s %4zu KiB  %-5s  size %.2f  written at %5.2f GB/s  read at %5.2f GB/s",
                 path.stem().stem().c_str(), entry_bytes >> 10, StorageFormatName(format),

@@ -52,13 +52,13 @@ def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "REFERENCE": "local",
         "METRICS": "127.0.0.1:0",
         "TRAINING_JOB": "night",
-        "CACHE_FORMAT": "zstd",
+        "CACHE_COMPRESSION": "zstd",
         "CACHE_JOB_QUOTA": "8GiB",
     }.items():
         monkeypatch.setenv(f"EGERIA_{name}", value)
     config = Config.from_env(total_steps=1000)
     assert (config.observe, config.enabled, config.total_steps, config.reference) == (True, False, 1000, "local")
-    assert config.cache_format == "zstd" and config.cache_job_bytes() == 8 << 30
+    assert config.cache_form() == "zstd" and config.cache_job_bytes() == 8 << 30
     assert (config.options, config.metrics, config.training_job) == ({"window": 5}, "127.0.0.1:0", "night")
 
 
@@ -82,7 +82,11 @@ def test_unknown_values_are_refused_with_those_that_are_known():
         policy="magic"
     )
     assert "'auto', 'controller', 'local'" in refusal(reference="gpu")
-    assert "'exact', 'lz4', 'zstd', 'fp16', 'bf16'" in refusal(cache_format="float16")
+    assert "'exact', 'fp16', 'bf16', 'int8'" in refusal(cache_precision="float16")
+    assert "cache_precision ('fp16'" in refusal(cache_format="fp16")
+    assert "for exact activations" in refusal(cache_precision="int8", cache_compression="zstd")
+    assert [Config(cache_compression=name).cache_form() for name in ("auto", "none", "lz4")] == ["auto", "exact", "lz4"]
+    assert Config(cache_precision="int8").cache_form() == "int8"
     assert Config().cache_job_bytes() == 0 and Config(cache_job_quota=2**20).cache_job_bytes() == 2**20
     for size in (0, -1, True, "8GB", "many", 2**20 - 1, "1KiB", 2**63, 1.5):
         assert "'8GiB', at least 1MiB" in refusal(cache_job_quota=size)

@@ -52,7 +52,7 @@ TEST(Options, BadFlagsEndWithTwo) {
            {"--task", "digits", "--data", "x", "--controller", "unix:/c", "--freeze-at", "0.5:2"},
            {"--task", "digits", "--data", "x", "--cache", "/folder"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-use", "never"},
-           {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-format", "fp16"},
+           {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-compression", "fp16"},
            {"--task", "digits", "--data", "x", "--frozen-forward", "bf16"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-job-quota", "much"},
            {"--task", "digits", "--data", "x", "--cache", "unix:/c", "--cache-job-quota", "1KiB"},
@@ -85,13 +85,16 @@ TEST(Options, TakesTheCacheFromTheEnvironmentUnlessItIsToldOtherwise) {
   EXPECT_EQ(Parse({"--task", "digits", "--data", "x", "--cache", "none"}).options.cache, "");
   EXPECT_EQ(Parse({"--task", "digits", "--data", "x", "--observe"}).options.cache, "");
   unsetenv("EGERIA_CACHE");
-  setenv("EGERIA_CACHE_FORMAT", "lz4", 1);
-  EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.cache_format, "lz4");
+  setenv("EGERIA_CACHE_COMPRESSION", "lz4", 1);
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.cache_compression, "lz4");
+  unsetenv("EGERIA_CACHE_COMPRESSION");
   EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.cache_job_quota, 0);
   EXPECT_EQ(Parse({"--task", "digits", "--data", "x", "--cache-job-quota", "3MiB"}).options.cache_job_quota, 3 << 20);
-  setenv("EGERIA_CACHE_FORMAT", "bf16", 1);
-  EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).exit_code, 2);
-  unsetenv("EGERIA_CACHE_FORMAT");
+  for (const char* variable : {"EGERIA_CACHE_FORMAT", "EGERIA_CACHE_PRECISION"}) {
+    setenv(variable, "bf16", 1);
+    EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).exit_code, 2) << variable;
+    unsetenv(variable);
+  }
   EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.cache, "");
   EXPECT_EQ(Parse({"--task", "digits", "--data", "x"}).options.augment, "none");
   EXPECT_EQ(Parse({"--task", "resnet20", "--data", "x"}).options.augment, "random");

@@ -132,12 +132,12 @@ TEST_F(TrainerCacheTest, FusedLayersDifferByRoundingsAndTheCacheKeepsExactActiva
 
 TEST_F(TrainerCacheTest, GivesTheSameWeightsFromCompressedEntries) {
   Options compressed = Cached();
-  compressed.cache_format = "zstd";
+  compressed.cache_compression = "zstd";
   const RunSummary cached = TrainOn(compressed);
   EXPECT_EQ(Plain().parameters_hash, cached.parameters_hash);
   EXPECT_GT(cached.cache.hits, 5 * kBatch);
   EXPECT_EQ(Misses(cached, "corrupt") + Misses(cached, "other_input") + Misses(cached, "unfit"), 0);
-  compressed.cache_format = "zip";
+  compressed.cache_compression = "zip";
   std::string job;
   EXPECT_THAT(LinkCache(compressed, Launch{}, c10::kCPU, kStepsPerEpoch, &job).status().message(),
               HasSubstr("[BAD_CONFIG]"));

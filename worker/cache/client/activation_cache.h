@@ -25,7 +25,7 @@ class ActivationCache {
     std::string job_id;
     c10::Device device = c10::kCPU;
     // The fields from here on are CacheClient's.
-    StorageFormat format = StorageFormat::kExact;
+    WantedFormat format;
     int64_t quota_bytes = 0;
     size_t shared_bytes = CacheClient::Options().shared_bytes;
     absl::Duration patience = CacheClient::Options().patience;

@@ -10,7 +10,10 @@ namespace egeria::cache {
 
 struct CacheClient::Impl {
   explicit Impl(const Options& options)
-      : format(options.format), attachment(options), lookups(options, &attachment), writes(options, &attachment) {}
+      : format(options.format.format),
+        attachment(options),
+        lookups(options, &attachment),
+        writes(options, &attachment) {}
 
   Fingerprint Stored(const Fingerprint& prefix) const { return StoredPrefix(prefix, format); }
 

@@ -36,8 +36,8 @@ class CacheClient {
     int64_t quota_bytes = 0;                  // 0: the daemon's
     size_t shared_bytes = size_t{128} << 20;  // shared memory; a third for offers, the rest for lookups
     size_t queue_bytes = size_t{128} << 20;   // offers that wait to be written
-    // Entries are written in this format. They are read in any, but rounded ones only where the format is the same.
-    StorageFormat format = StorageFormat::kExact;
+    // Entries are written like this. They are read in any format, but rounded ones only where the format is the same.
+    WantedFormat format;
     // The daemon is waited for so long, besides what reading takes; what is later is a miss.
     absl::Duration patience = absl::Milliseconds(250);
   };

@@ -222,6 +222,7 @@ void WriteQueue::WriteSome(const Line& line, std::vector<Write> writes) {
   // The daemon may still read this memory, so that it is not written to again.
   if (line.memory != nullptr && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) attachment_.GiveUp(line);
   good = status.ok() && good;
+  if (good) maker_.NoteFullness(response.fullness());
   const MutexLock lock(&mutex_);
   context_ = nullptr;
   const auto stored = static_cast<int64_t>(response.stored() + response.present());

@@ -442,6 +442,16 @@ ActivationStore::Totals ActivationStore::totals() const {
   return totals;
 }
 
+double ActivationStore::Fullness(const JobId& name) const {
+  const MutexLock lock(&mutex_);
+  int64_t attached = 0;
+  for (const auto& [job, space] : namespaces_) attached += space.attached > 0 ? space.bytes : 0;
+  const double of_all = static_cast<double>(attached) / static_cast<double>(options_.quota_bytes);
+  const auto space = namespaces_.find(name);
+  if (space == namespaces_.end() || space->second.quota_bytes == 0) return of_all;
+  return std::max(of_all, static_cast<double>(space->second.bytes) / static_cast<double>(space->second.quota_bytes));
+}
+
 double ActivationStore::WritingSeconds(int64_t bytes) const {
   return static_cast<double>(bytes) * flush_times_->seconds_per_byte();
 }

@@ -103,6 +103,9 @@ class ActivationStore {
 
   Totals totals() const;
 
+  // The part of the namespace's quota that is taken, or of the quota of all, by those that are attached, if it is more.
+  double Fullness(const JobId& name) const;
+
   // Processor time that it takes in the background to write an entry of so many bytes to a file, as far as is known.
   double WritingSeconds(int64_t bytes) const;
 

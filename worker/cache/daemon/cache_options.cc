@@ -42,7 +42,9 @@ config::OptionSet CacheOptionSet(CacheOptions* options) {
       .Add("until_unused", &options->until_unused,
            "end when no egeria-run uses the folder and no training process is attached");
   // These variables of the environment are meant for the training processes.
-  set.LeaveToOthers("EGERIA_CACHE_USE").LeaveToOthers("EGERIA_CACHE_FORMAT").LeaveToOthers("EGERIA_CACHE_JOB_QUOTA");
+  for (const char* variable : {"USE", "PRECISION", "COMPRESSION", "FORMAT", "JOB_QUOTA"}) {
+    set.LeaveToOthers(absl::StrCat("EGERIA_CACHE_", variable));
+  }
   set.AddCheck([options]() -> absl::Status {
     if (options->soft_quota.value <= options->quota.value) return absl::OkStatus();
     return absl::InvalidArgumentError("soft_quota: must not be more than quota");

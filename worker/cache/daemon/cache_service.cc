@@ -158,6 +158,7 @@ absl::Status CacheService::PutAll(const Session& session, const v1::PutRequest& 
   response->set_busy(static_cast<uint32_t>(outcomes[ActivationStore::Outcome::kBusy]));
   response->set_failed(static_cast<uint32_t>(outcomes[ActivationStore::Outcome::kFailed]));
   response->set_processor_seconds(absl::ToDoubleSeconds(ThreadCpuTime() - begin) + store_->WritingSeconds(written));
+  response->set_fullness(store_->Fullness(session.name));
   const MutexLock lock(&mutex_);
   for (const auto& [outcome, count] : outcomes) counters_.puts[outcome] += count;
   counters_.bytes_written += written;

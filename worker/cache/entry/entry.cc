@@ -102,8 +102,8 @@ std::vector<std::byte> WriteEntry(const EntryKey& key, uint64_t input_hash, std:
     EGERIA_CHECK(tensor.shape.size() <= kMaxDimensions);
     const size_t begin = Aligned(end);
     std::memset(out.data() + end, 0, begin - end);
-    stored.push_back(Store(format, tensor.dtype, {tensor.data, BytesOf(tensor)}, std::span(out).subspan(begin),
-                           rounding == nullptr ? &ignored : rounding));
+    stored.push_back(Store(format, tensor.dtype, tensor.shape, {tensor.data, BytesOf(tensor)},
+                           std::span(out).subspan(begin), rounding == nullptr ? &ignored : rounding));
     end = begin + stored.back().bytes;
   }
   out.resize(end);
@@ -155,7 +155,7 @@ bool ReadEntry(const EntryKey& key, std::span<const std::byte> bytes, size_t mos
       tensor.data = values.data();
       continue;
     }
-    if (!Restore(stored[t].format, tensor.dtype, values, room.first(size))) return false;
+    if (!Restore(stored[t].format, tensor.dtype, tensor.shape, values, room.first(size))) return false;
     tensor.data = room.data();
     room = room.subspan(Aligned(size));
   }

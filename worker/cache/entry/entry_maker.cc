@@ -7,13 +7,6 @@
 #include "common/base/log.h"
 
 namespace egeria::cache {
-namespace {
-
-// The report of a prefix is logged once it covers this many entries.
-constexpr int64_t kTellAfter = 100;
-
-}  // namespace
-
 PendingEntry::PendingEntry(const Fingerprint& of, uint64_t of_sample, uint64_t hash,
                            std::span<const EntryTensor> of_tensors)
     : prefix(of),
@@ -34,23 +27,40 @@ PendingEntry::PendingEntry(const Fingerprint& of, uint64_t of_sample, uint64_t h
 }
 
 std::vector<std::byte> EntryMaker::Make(PendingEntry entry) {
+  const StorageFormat format = Choose(entry.prefix);
   RoundingError rounding;
   std::vector<std::byte> made =
-      WriteEntry({name_, entry.prefix, entry.sample}, entry.input_hash, entry.tensors, format_, &rounding);
-  if (format_ == StorageFormat::kExact) return made;
+      WriteEntry({name_, entry.prefix, entry.sample}, entry.input_hash, entry.tensors, format, &rounding);
+  if (format == StorageFormat::kExact) return made;
   Report report;
   {
     const MutexLock lock(&mutex_);
-    if (entry.prefix != prefix_) report_ = {};
-    prefix_ = entry.prefix;
     ++report_.entries;
     report_.exact_bytes += static_cast<int64_t>(entry.exact_bytes);
     report_.bytes += static_cast<int64_t>(made.size());
     report_.rounding.Add(rounding);
     report = report_;
   }
-  if (report.entries == kTellAfter) Tell(report);
+  if (report.entries == kTrial) Tell(format, report);
   return made;
+}
+
+void EntryMaker::NoteFullness(double fullness) {
+  const MutexLock lock(&mutex_);
+  crowded_ = fullness > kCrowded;
+}
+
+StorageFormat EntryMaker::Choose(const Fingerprint& prefix) {
+  const MutexLock lock(&mutex_);
+  if (prefix != prefix_) report_ = {};
+  prefix_ = prefix;
+  if (!wanted_.automatic) return wanted_.format;
+  const bool compresses = report_.entries < kTrial || ShareOf(report_) <= kWorthwhile;
+  return crowded_ && compresses ? StorageFormat::kZstd : StorageFormat::kExact;
+}
+
+double EntryMaker::ShareOf(const Report& report) {
+  return static_cast<double>(report.bytes) / static_cast<double>(report.exact_bytes);
 }
 
 EntryMaker::Report EntryMaker::report() const {
@@ -58,13 +68,17 @@ EntryMaker::Report EntryMaker::report() const {
   return report_;
 }
 
-void EntryMaker::Tell(const Report& report) const {
-  const double share = static_cast<double>(report.bytes) / static_cast<double>(report.exact_bytes);
+void EntryMaker::Tell(StorageFormat format, const Report& report) const {
+  const double share = ShareOf(report);
   std::string text = absl::StrFormat("the cache's entries as %s take %.0f %% of their exact size",
-                                     StorageFormatName(format_), 100 * share);
-  if (Rounds(format_)) {
+                                     StorageFormatName(format), 100 * share);
+  if (Rounds(format)) {
     absl::StrAppendFormat(&text, "; rounding changes values by %.1e of their root mean square, and by %.1e at most",
                           report.rounding.root_mean_square(), report.rounding.largest());
+  }
+  if (wanted_.automatic) {
+    absl::StrAppend(&text, share <= kWorthwhile ? ", and are kept like that, as the quota is more than half full"
+                                                : ", which is not worth it: they are kept as they are");
   }
   LogInfo(text);
 }

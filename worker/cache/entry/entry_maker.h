@@ -27,7 +27,11 @@ struct PendingEntry {
   size_t exact_bytes;                // length of the entry, which no format makes longer
 };
 
-// Makes the entries of a job in one format, and reports on the effect of the format. Thread-safe.
+// Makes the entries of a job, and reports on the effect of their format. Thread-safe.
+//
+// An automatic format is exact as long as there is room for as much again as is kept: then more than this job has may
+// come to lie in the quota, and nothing is won by compressing. From there on the next kTrial entries of each prefix are
+// compressed ("zstd"), and all later ones if those take no more than kWorthwhile of their exact size.
 class EntryMaker {
  public:
   // The effect of the format on entries of the newest prefix.
@@ -38,22 +42,32 @@ class EntryMaker {
     RoundingError rounding;
   };
 
-  EntryMaker(JobId name, StorageFormat format) : name_(std::move(name)), format_(format) {}
+  static constexpr double kCrowded = 0.5;
+  static constexpr int64_t kTrial = 32;
+  static constexpr double kWorthwhile = 0.75;
+
+  EntryMaker(JobId name, WantedFormat wanted) : name_(std::move(name)), wanted_(wanted) {}
 
   // Makes an entry. Logs the effect of the format once for each prefix, unless there is none.
   std::vector<std::byte> Make(PendingEntry entry);
 
+  // So much of the quota is taken: 0..1.
+  void NoteFullness(double fullness);
+
   Report report() const;
 
  private:
-  void Tell(const Report& report) const;
+  StorageFormat Choose(const Fingerprint& prefix);
+  void Tell(StorageFormat format, const Report& report) const;
+  static double ShareOf(const Report& report);
 
   const JobId name_;
-  const StorageFormat format_;
+  const WantedFormat wanted_;
 
   mutable Mutex mutex_;
   Fingerprint prefix_ ABSL_GUARDED_BY(mutex_) = {};
   Report report_ ABSL_GUARDED_BY(mutex_);
+  bool crowded_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace egeria::cache

@@ -6,8 +6,10 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "common/base/status.h"
+#include "worker/cache/entry/int8_format.h"
 
 // These are header-only parts of torch; this library does not link torch.
 #include "torch/headeronly/util/BFloat16.h"
@@ -16,7 +18,7 @@
 namespace egeria::cache {
 namespace {
 
-constexpr std::array<const char*, 5> kNames = {"exact", "lz4", "zstd", "fp16", "bf16"};
+constexpr std::array<const char*, 6> kNames = {"exact", "lz4", "zstd", "fp16", "bf16", "int8"};
 
 // This many values are rounded at once: few enough to stay in the first-level cache.
 constexpr size_t kPiece = 1'024;
@@ -82,20 +84,44 @@ bool Widen(std::span<const std::byte> stored, std::span<std::byte> values) {
   return true;
 }
 
+std::vector<float> FloatsOf(std::span<const std::byte> bytes) {
+  std::vector<float> floats(bytes.size() / sizeof(float));
+  if (!floats.empty()) std::memcpy(floats.data(), bytes.data(), bytes.size());
+  return floats;
+}
+
+Stored RoundToInt8(std::span<const int64_t> shape, std::span<const std::byte> values, std::span<std::byte> out,
+                   RoundingError* error) {
+  const std::vector<float> exact = FloatsOf(values);
+  std::vector<float> rounded;
+  const size_t bytes = StoreInt8(shape, exact, out, &rounded);
+  if (bytes == 0) return Copy(values, out);
+  error->Add(exact, rounded);
+  return {StorageFormat::kInt8, bytes};
+}
+
+bool WidenFromInt8(std::span<const int64_t> shape, std::span<const std::byte> stored, std::span<std::byte> values) {
+  std::vector<float> floats(values.size() / sizeof(float));
+  if (!RestoreInt8(shape, stored, floats)) return false;
+  std::memcpy(values.data(), floats.data(), values.size());
+  return true;
+}
+
 }  // namespace
 
-absl::StatusOr<StorageFormat> StorageFormatOf(absl::string_view name) {
+absl::StatusOr<WantedFormat> WantedFormatOf(absl::string_view name) {
+  if (name == "auto") return WantedFormat{.automatic = true};
   const auto found = std::find(kNames.begin(), kNames.end(), name);
   if (found == kNames.end()) {
     return NamedError(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", "'", name,
-                      "' is no format of the cache: exact, lz4, zstd, fp16 or bf16");
+                      "' is no format of the cache: auto, exact, lz4, zstd, fp16, bf16 or int8");
   }
-  return static_cast<StorageFormat>(found - kNames.begin());
+  return WantedFormat{.format = static_cast<StorageFormat>(found - kNames.begin())};
 }
 
 const char* StorageFormatName(StorageFormat format) { return kNames.at(static_cast<size_t>(format)); }
 
-bool Rounds(StorageFormat format) { return format == StorageFormat::kFloat16 || format == StorageFormat::kBFloat16; }
+bool Rounds(StorageFormat format) { return format >= StorageFormat::kFloat16; }
 
 Fingerprint StoredPrefix(const Fingerprint& prefix, StorageFormat format) {
   Fingerprint stored = prefix;
@@ -130,8 +156,8 @@ double RoundingError::largest() const {
 
 double RoundingError::root_mean_square() const { return squares_ > 0 ? std::sqrt(squared_differences_ / squares_) : 0; }
 
-Stored Store(StorageFormat wanted, DataType type, std::span<const std::byte> values, std::span<std::byte> out,
-             RoundingError* error) {
+Stored Store(StorageFormat wanted, DataType type, std::span<const int64_t> shape, std::span<const std::byte> values,
+             std::span<std::byte> out, RoundingError* error) {
   switch (wanted) {
     case StorageFormat::kExact: return Copy(values, out);
     case StorageFormat::kLz4:
@@ -140,11 +166,14 @@ Stored Store(StorageFormat wanted, DataType type, std::span<const std::byte> val
       return type == DataType::kFloat32 ? Round<c10::Half>(wanted, values, out, error) : Copy(values, out);
     case StorageFormat::kBFloat16:
       return type == DataType::kFloat32 ? Round<c10::BFloat16>(wanted, values, out, error) : Copy(values, out);
+    case StorageFormat::kInt8:
+      return type == DataType::kFloat32 ? RoundToInt8(shape, values, out, error) : Copy(values, out);
   }
   return Copy(values, out);
 }
 
-bool Restore(StorageFormat format, DataType type, std::span<const std::byte> stored, std::span<std::byte> values) {
+bool Restore(StorageFormat format, DataType type, std::span<const int64_t> shape, std::span<const std::byte> stored,
+             std::span<std::byte> values) {
   switch (format) {
     case StorageFormat::kExact:
       if (stored.size() != values.size()) return false;
@@ -154,6 +183,7 @@ bool Restore(StorageFormat format, DataType type, std::span<const std::byte> sto
     case StorageFormat::kZstd: return Decompress(stored, values);
     case StorageFormat::kFloat16: return type == DataType::kFloat32 && Widen<c10::Half>(stored, values);
     case StorageFormat::kBFloat16: return type == DataType::kFloat32 && Widen<c10::BFloat16>(stored, values);
+    case StorageFormat::kInt8: return type == DataType::kFloat32 && WidenFromInt8(shape, stored, values);
   }
   return false;
 }

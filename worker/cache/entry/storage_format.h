@@ -20,11 +20,19 @@ enum class StorageFormat : uint16_t {
   kZstd = 2,      // like kLz4, but smaller and slower
   kFloat16 = 3,   // float32 rounded; other types unchanged
   kBFloat16 = 4,  // float32 rounded; other types unchanged
+  kInt8 = 5,      // float32 rounded, see int8_format.h; other types unchanged
 };
 
-// The names are "exact", "lz4", "zstd", "fp16" and "bf16".
+// How a job's entries are to be written: in this format, or where it is `automatic`, exact ones compressed where the
+// quota is short and that pays (see entry_maker.h).
+struct WantedFormat {
+  StorageFormat format = StorageFormat::kExact;
+  bool automatic = false;
+};
+
+// The names are "auto", "exact", "lz4", "zstd", "fp16", "bf16" and "int8".
 // Errors: INVALID_ARGUMENT [BAD_CONFIG] any other name.
-absl::StatusOr<StorageFormat> StorageFormatOf(absl::string_view name);
+absl::StatusOr<WantedFormat> WantedFormatOf(absl::string_view name);
 const char* StorageFormatName(StorageFormat format);
 
 // Whether restored values can differ from those that were stored.
@@ -58,14 +66,15 @@ struct Stored {
   StorageFormat format = StorageFormat::kExact;
   size_t bytes = 0;
 };
-// Writes `values`, elements of `type`, to `out`, which has at least as many bytes. Takes kExact where the wanted format
-// would not be shorter, or would turn a finite value into an infinite one.
-Stored Store(StorageFormat wanted, DataType type, std::span<const std::byte> values, std::span<std::byte> out,
-             RoundingError* error);
+// Writes `values`, elements of `type` in a tensor of this shape, to `out`, which has at least as many bytes. Takes
+// kExact where the wanted format would not be shorter, or would turn a finite value into an infinite one.
+Stored Store(StorageFormat wanted, DataType type, std::span<const int64_t> shape, std::span<const std::byte> values,
+             std::span<std::byte> out, RoundingError* error);
 
 // Does the inverse. `values` has the tensor's size. Returns false for bytes that are not such a tensor's; `values` is
 // undefined then.
-bool Restore(StorageFormat format, DataType type, std::span<const std::byte> stored, std::span<std::byte> values);
+bool Restore(StorageFormat format, DataType type, std::span<const int64_t> shape, std::span<const std::byte> stored,
+             std::span<std::byte> values);
 
 }  // namespace egeria::cache
 

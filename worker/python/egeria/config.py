@@ -25,7 +25,8 @@ _UNITS = {None: 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _CHOICES = {
     "policy": tuple(_POLICIES),
     "reference": ("auto", "controller", "local"),
-    "cache_format": ("exact", "lz4", "zstd", "fp16", "bf16"),
+    "cache_precision": ("exact", "fp16", "bf16", "int8"),
+    "cache_compression": ("auto", "none", "lz4", "zstd"),
     "cache_use": ("auto", "always"),
     "frozen_forward": ("exact", "fused", "bf16"),
     "on_divergence": ("stop", "resync"),
@@ -56,8 +57,10 @@ class Config:
         layers where batches have sample ids (egeria.data); or its folder, "/path", where the job starts or adopts one.
         None: EGERIA_CACHE, or else, where the job brings its controller, that of the user's folder. "none": no cache.
       cache_use: "auto": as long as that saves time by measurement; "always".
-      cache_format: how activations are kept: "exact"; "lz4" or "zstd", compressed without loss; "fp16" or "bf16",
-        rounded, so that the training is another one than without a cache.
+      cache_precision: how activations are kept: "exact"; or rounded, to "fp16", "bf16" or "int8" (a scale for each
+        channel), so that the training is another one than without a cache.
+      cache_compression: of exact ones, without loss: "lz4", "zstd", "none", or "auto": "zstd" once the quota is more
+        than half full, if that makes them smaller by a fourth.
       cache_job_quota: bytes of this job that the cache keeps, or a text such as "8GiB". None: its own quota_per_job,
         which counts where it is less.
       frozen_forward: how frozen layers run on a CPU where the cache does not serve: "exact"; "fused", their inference
@@ -84,7 +87,9 @@ class Config:
     metrics: str | None = None
     cache: str | None = None
     cache_use: str = "auto"
-    cache_format: str = "exact"
+    cache_precision: str = "exact"
+    cache_compression: str = "auto"
+    cache_format: str | None = None  # refused; it was both of these
     cache_job_quota: int | str | None = None
     frozen_forward: str = "exact"
     pin_frozen_modes: bool = False
@@ -102,9 +107,9 @@ class Config:
 
         EGERIA_TRAINING_JOB, EGERIA_METRICS, EGERIA_OBSERVE (1 or 0), EGERIA_ENABLED (1 or 0), EGERIA_POLICY,
         EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE, EGERIA_CACHE, EGERIA_CACHE_USE,
-        EGERIA_CACHE_FORMAT, EGERIA_CACHE_JOB_QUOTA (8GiB), EGERIA_FROZEN_FORWARD, EGERIA_PIN_FROZEN_MODES (1 or 0),
-        EGERIA_BUDGET (0.2 or 20%), EGERIA_ON_DIVERGENCE; and, as without this, EGERIA_CONTROLLER where neither a
-        controller nor plans are given.
+        EGERIA_CACHE_PRECISION, EGERIA_CACHE_COMPRESSION, EGERIA_CACHE_JOB_QUOTA (8GiB), EGERIA_FROZEN_FORWARD,
+        EGERIA_PIN_FROZEN_MODES (1 or 0), EGERIA_BUDGET (0.2 or 20%), EGERIA_ON_DIVERGENCE; and, as without this,
+        EGERIA_CONTROLLER where neither a controller nor plans are given.
         """
         values: dict[str, Any] = {}
         for field, convert in FROM_ENVIRONMENT.items():
@@ -144,6 +149,12 @@ class Config:
     def cache_job_bytes(self) -> int:
         """cache_job_quota in bytes; 0 where the cache's own counts."""
         return 0 if self.cache_job_quota is None else _bytes(self.cache_job_quota)
+
+    def cache_form(self) -> str:
+        """How the cache is to keep activations, as _native.ActivationCache has it."""
+        if self.cache_precision != "exact":
+            return self.cache_precision
+        return "exact" if self.cache_compression == "none" else self.cache_compression
 
     def check_plans(self, modules: int) -> None:
         """Raises EgeriaError [BAD_CONFIG] where `plans` freezes more than all layer modules but the last."""
@@ -186,6 +197,13 @@ class Config:
                 raise _bad(f"options[{name!r}] is {value!r}; it must be {wanted}")
         if self.policy == "schedule" and "entries" not in self.options:
             raise _bad("the policy 'schedule' needs options={'entries': [{'fraction': 0.5, 'frozen_prefix': 2}]}")
+        if self.cache_format is not None:
+            raise _bad(
+                f"cache_format (EGERIA_CACHE_FORMAT) is {self.cache_format!r}; say cache_precision ('fp16', 'bf16', "
+                "'int8') or cache_compression ('lz4', 'zstd') instead"
+            )
+        if self.cache_precision != "exact" and self.cache_compression not in ("auto", "none"):
+            raise _bad("cache_compression is for exact activations; leave it out with another cache_precision")
         self._validate_numbers()
         self._validate_plans()
 
@@ -275,7 +293,7 @@ def _object(variable: str, text: str) -> dict[str, Any]:
 
 
 _TEXTS = ("training_job", "metrics", "policy", "reference", "frozen_forward", "on_divergence")
-_CACHE_TEXTS = ("cache", "cache_use", "cache_format", "cache_job_quota")
+_CACHE_TEXTS = ("cache", "cache_use", "cache_precision", "cache_compression", "cache_format", "cache_job_quota")
 # How from_env() reads the variable EGERIA_<FIELD> of each field.
 FROM_ENVIRONMENT = {
     **dict.fromkeys(_TEXTS + _CACHE_TEXTS, lambda variable, text: text),

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "worker/cache/client/content_watch.h"
 #include "worker/cache/client/pass_ledger.h"
 #include "worker/cache/client/tensor_hash.h"
+#include "worker/cache/entry/int8_format.h"
 #include "worker/python/native/interpreter.h"
 #include "worker/python/native/python_link.h"
 #include "worker/session/row_proof.h"
@@ -142,6 +144,24 @@ py::dict EstimatesOf(const PassLedger& ledger) {
   return out;
 }
 
+// Returns b x ... float32 values as they are kept in the format "int8"; other types, and rows that the format does not
+// take, as they are.
+at::Tensor AsInt8(const at::Tensor& tensor) {
+  const at::Tensor host = tensor.detach().to(at::kCPU).contiguous();
+  if (host.scalar_type() != at::kFloat || host.dim() == 0) return host;
+  at::Tensor kept = host.clone();
+  const auto rows = static_cast<size_t>(host.size(0));
+  const size_t values = rows == 0 ? 0 : static_cast<size_t>(host.numel()) / rows;
+  std::vector<std::byte> stored(values * sizeof(float));
+  std::vector<float> rounded;
+  for (size_t i = 0; i < rows; ++i) {
+    const std::span<const float> row(host.const_data_ptr<float>() + i * values, values);
+    if (cache::StoreInt8(host.sizes().slice(1), row, stored, &rounded) == 0) continue;
+    std::copy(rounded.begin(), rounded.end(), kept.mutable_data_ptr<float>() + i * values);
+  }
+  return kept;
+}
+
 void DefineLine(py::module_& module) {
   using namespace pybind11::literals;
   module.def(
@@ -165,6 +185,8 @@ void DefineLine(py::module_& module) {
       "tensors"_a, "salt"_a,
       "64 bits for each row: over the salt, and over the element type, shape and bytes of the row in each of the "
       "tensors, which are dense, in host memory, and have as many rows each.");
+  module.def("as_int8", &AsInt8, "tensor"_a, py::call_guard<Release>(),
+             "b x ... values as the format \"int8\" gives them back, in host memory.");
   py::class_<cache::ContentWatch>(module, "ContentWatch", "Sees writes to tensors.")
       .def(py::init<const std::vector<at::Tensor>&, size_t, size_t>(), "tensors"_a, "looks"_a = 256,
            "whole_bytes"_a = 0)
@@ -184,7 +206,7 @@ void DefineLine(py::module_& module) {
                  ValueOrRaise(ActivationCache::Start({.address = address,
                                                       .job_id = job_id,
                                                       .device = c10::Device(device),
-                                                      .format = ValueOrRaise(cache::StorageFormatOf(format)),
+                                                      .format = ValueOrRaise(cache::WantedFormatOf(format)),
                                                       .quota_bytes = quota_bytes,
                                                       .shared_bytes = shared_bytes,
                                                       .patience = absl::Seconds(patience_seconds)})));

@@ -60,9 +60,10 @@ TEST(CacheOptionsTest, MetricsForTheNetworkHaveToBeAskedFor) {
 
 TEST(CacheOptionsTest, VariablesOfTheTrainingProcessesAreNotItsOwn) {
   CacheOptions options = {.folder = "/f"};
-  EXPECT_TRUE(Load({}, &options,
-                   {{"EGERIA_CACHE_USE", "always"}, {"EGERIA_CACHE_FORMAT", "lz4"}, {"EGERIA_CACHE_JOB_QUOTA", "1GiB"}})
-                  .ok());
+  EXPECT_TRUE(
+      Load({}, &options,
+           {{"EGERIA_CACHE_USE", "always"}, {"EGERIA_CACHE_PRECISION", "int8"}, {"EGERIA_CACHE_JOB_QUOTA", "1GiB"}})
+          .ok());
   EXPECT_THAT(std::string(Load({}, &options, {{"EGERIA_CACHE_FORMATS", "lz4"}}).message()), HasSubstr("not known"));
 }
 

@@ -20,7 +20,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 constexpr StorageFormat kLossless[] = {StorageFormat::kExact, StorageFormat::kLz4, StorageFormat::kZstd};
-constexpr StorageFormat kRounding[] = {StorageFormat::kFloat16, StorageFormat::kBFloat16};
+constexpr StorageFormat kRounding[] = {StorageFormat::kFloat16, StorageFormat::kBFloat16, StorageFormat::kInt8};
 
 Bytes BytesOf(const std::vector<float>& values) {
   Bytes bytes(values.size() * sizeof(float));
@@ -42,7 +42,7 @@ struct Kept {
 
 Kept Keep(StorageFormat format, DataType type, const Bytes& values) {
   Kept kept{.bytes = Bytes(values.size())};
-  kept.stored = Store(format, type, values, kept.bytes, &kept.error);
+  kept.stored = Store(format, type, {}, values, kept.bytes, &kept.error);
   kept.bytes.resize(kept.stored.bytes);
   return kept;
 }
@@ -51,7 +51,7 @@ Kept Keep(StorageFormat format, DataType type, const Bytes& values) {
 std::vector<float> Back(StorageFormat format, const std::vector<float>& values) {
   const Kept kept = Keep(format, DataType::kFloat32, BytesOf(values));
   Bytes back(values.size() * sizeof(float));
-  EXPECT_TRUE(Restore(kept.stored.format, DataType::kFloat32, kept.bytes, back));
+  EXPECT_TRUE(Restore(kept.stored.format, DataType::kFloat32, {}, kept.bytes, back));
   return FloatsOf(back);
 }
 
@@ -65,7 +65,7 @@ TEST(StorageFormatTest, LosslessFormatsGiveBackEveryBitOfEveryTypeAndSize) {
           for (std::byte& byte : values) byte = static_cast<std::byte>(random() % 256 < density ? random() : 0);
           const Kept kept = Keep(format, static_cast<DataType>(type), values);
           Bytes back(values.size(), std::byte{1});
-          ASSERT_TRUE(Restore(kept.stored.format, static_cast<DataType>(type), kept.bytes, back));
+          ASSERT_TRUE(Restore(kept.stored.format, static_cast<DataType>(type), {}, kept.bytes, back));
           ASSERT_EQ(back, values) << StorageFormatName(format) << " " << type << " " << count;
         }
       }
@@ -111,7 +111,9 @@ TEST(StorageFormatTest, RoundingIsToTheNearestAndToEven) {
   EXPECT_EQ(brain[2], 1.0F + 0x1p-6F);
   EXPECT_NEAR(brain[3], 1e30F, 1e28F);
   for (const StorageFormat format : kRounding) {
-    const std::vector<float> back = Back(format, {std::nanf("1"), INFINITY, -INFINITY});
+    std::vector<float> values(40, 1.0F);
+    std::ranges::copy(std::vector<float>{std::nanf("1"), INFINITY, -INFINITY}, values.begin());
+    const std::vector<float> back = Back(format, values);
     EXPECT_TRUE(std::isnan(back[0]));
     EXPECT_EQ(back[1], INFINITY);
     EXPECT_EQ(back[2], -INFINITY);
@@ -171,7 +173,8 @@ TEST(StorageFormatTest, DamagedBytesAreRefusedOrGiveOtherValuesAndNothingWorse) 
   std::mt19937_64 random(5);
   std::vector<float> values(20'000);
   for (float& value : values) value = random() % 2 == 0 ? 0.0F : static_cast<float>(random() % 100);
-  for (const StorageFormat format : {StorageFormat::kLz4, StorageFormat::kZstd, StorageFormat::kFloat16}) {
+  for (const StorageFormat format :
+       {StorageFormat::kLz4, StorageFormat::kZstd, StorageFormat::kFloat16, StorageFormat::kInt8}) {
     const Kept kept = Keep(format, DataType::kFloat32, BytesOf(values));
     ASSERT_EQ(kept.stored.format, format);
     GuardedBytes room(kept.bytes.size());
@@ -187,21 +190,23 @@ TEST(StorageFormatTest, DamagedBytesAreRefusedOrGiveOtherValuesAndNothingWorse) 
       if (random() % 4 == 0) damaged.resize(random() % damaged.size());
       const std::span<std::byte> stored = room.Last(damaged.size());
       std::copy(damaged.begin(), damaged.end(), stored.begin());
-      Restore(format, DataType::kFloat32, stored, back);
+      Restore(format, DataType::kFloat32, {}, stored, back);
     }
-    EXPECT_FALSE(Restore(format, DataType::kFloat32, {}, back));
-    EXPECT_FALSE(Restore(format, DataType::kFloat32, kept.bytes, back.first(back.size() - 4)));
+    EXPECT_FALSE(Restore(format, DataType::kFloat32, {}, {}, back));
+    EXPECT_FALSE(Restore(format, DataType::kFloat32, {}, kept.bytes, back.first(back.size() - 4)));
   }
   Bytes back(8);
-  EXPECT_FALSE(Restore(static_cast<StorageFormat>(99), DataType::kFloat32, back, back));
+  EXPECT_FALSE(Restore(static_cast<StorageFormat>(99), DataType::kFloat32, {}, back, back));
 }
 
 TEST(StorageFormatTest, NamesAreThoseOfTheOptions) {
   for (const StorageFormat format : {StorageFormat::kExact, StorageFormat::kLz4, StorageFormat::kZstd,
-                                     StorageFormat::kFloat16, StorageFormat::kBFloat16}) {
-    EXPECT_EQ(*StorageFormatOf(StorageFormatName(format)), format);
+                                     StorageFormat::kFloat16, StorageFormat::kBFloat16, StorageFormat::kInt8}) {
+    EXPECT_EQ(WantedFormatOf(StorageFormatName(format))->format, format);
+    EXPECT_FALSE(WantedFormatOf(StorageFormatName(format))->automatic);
   }
-  EXPECT_EQ(StorageFormatOf("float16").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(WantedFormatOf("auto")->automatic);
+  EXPECT_EQ(WantedFormatOf("float16").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(StorageFormatTest, WhatIsRoundedLiesElsewhere) {
@@ -209,6 +214,7 @@ TEST(StorageFormatTest, WhatIsRoundedLiesElsewhere) {
   for (const StorageFormat format : kLossless) EXPECT_EQ(StoredPrefix(prefix, format), prefix);
   EXPECT_NE(StoredPrefix(prefix, StorageFormat::kFloat16), prefix);
   EXPECT_NE(StoredPrefix(prefix, StorageFormat::kBFloat16), prefix);
+  EXPECT_NE(StoredPrefix(prefix, StorageFormat::kInt8), prefix);
   EXPECT_NE(StoredPrefix(prefix, StorageFormat::kFloat16), StoredPrefix(prefix, StorageFormat::kBFloat16));
 }
 

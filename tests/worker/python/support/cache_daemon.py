@@ -7,13 +7,15 @@ import pathlib
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from typing import Any
 
 
 class Daemon:
-    """An egeria-cache on a folder of its own; with metrics where a port is given."""
+    """An egeria-cache on a folder of its own; with metrics where a port is given, and with more options."""
 
-    def __init__(self, folder: pathlib.Path, metrics_port: int | None = None):
+    def __init__(self, folder: pathlib.Path, metrics_port: int | None = None, options: Sequence[str] = ()):
+        self.options = options
         self.metrics = "none" if metrics_port is None else f"127.0.0.1:{metrics_port}"
         self.folder = folder / "store"
         self.address = f"unix:{self.folder}/cache.sock"
@@ -33,6 +35,7 @@ class Daemon:
                 self.metrics,
                 "--ready-fd",
                 str(writer),
+                *self.options,
             ],
             pass_fds=[writer],
         )

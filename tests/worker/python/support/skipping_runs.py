@@ -89,6 +89,7 @@ class DictStore:
     """A PrefixStore in memory. Rows are kept as they are given, without another look at them."""
 
     seconds_behind = 0.0
+    rounds = False
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, int], tuple[Tensor, ...]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import operator
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from egeria import _native
 from egeria.cache.frozen_part import Part, PartSearch, resting
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call
-from egeria.cache.prefix_store import PrefixStore, fingerprint
+from egeria.cache.prefix_store import ROUNDING, PrefixStore, fingerprint
 from egeria.cache.refused import Refused
 from egeria.cache.repeated_samples import Repeats
 from egeria.cache.skipper import Skipper
@@ -64,7 +65,7 @@ class Caching:
           address: of the egeria-cache, "unix:/path".
           model: unwrapped.
           namespace: returns a UUID. Ranks that have the same share entries. Called once, when it is needed.
-          format: how activations are kept: see Config.cache_format.
+          format: how activations are kept: see Config.cache_form().
           quota_bytes: the job's; 0: the daemon's.
           always: the cache is used whatever it costs.
           own_forward_only: see Skipper.
@@ -94,6 +95,7 @@ class Caching:
         self._skipper: Skipper | None = None
         self._gate = CacheGate(device_of(model), self.repeats, always, lambda: current().drew, steps_left)
         self._final: dict[str, Any] | None = None  # estimates() at the end
+        self._rounding: dict[str, float | None] | None = None  # its effect for the newest prefix, once it is known
         self._samples_before = stand_in.counts.copy()
         self._fingerprint = b""  # the skipped part has it, or had it
         # Where that has changed: the steps since then, the fingerprint at the last look, and the steps after which one
@@ -121,7 +123,7 @@ class Caching:
             address,
             model,
             namespace,
-            format=config.cache_format,
+            format=config.cache_form(),
             quota_bytes=config.cache_job_bytes(),
             always=config.cache_use == "always",
             own_forward_only=own_forward_only,
@@ -209,9 +211,13 @@ class Caching:
 
     def summary(self) -> dict[str, Any]:
         """Returns passes, passes_skipped (training passes with frozen layers, and those that needed none of them),
-        hits, misses (samples), saved_seconds (less what it took), spent_seconds, state, reason."""
+        hits, misses (samples), saved_seconds (less what it took), spent_seconds, state, reason. Where hits are rounded,
+        "precision" and "rounding" say how, and what that does to the model: see RoundingEffect."""
         counters, estimates = self._gate.ledger.counters(), self.estimates()
+        self._note_rounding()
+        rounds = {"precision": self._format, "rounding": self._rounding} if self._format in ROUNDING else {}
         return {
+            **rounds,
             **{name: counters[name] for name in ("passes", "passes_skipped", "hits", "misses")},
             "spent_seconds": self.spent_seconds,
             **{name: estimates[name] for name in ("saved_seconds", "state", "reason")},
@@ -322,8 +328,13 @@ class Caching:
         self._store = PrefixStore(self._cache, self._fingerprint, self._format)
         return self._store
 
+    def _note_rounding(self) -> None:
+        if self._skipper is not None and self._skipper.rounding is not None:
+            self._rounding = dataclasses.asdict(self._skipper.rounding)
+
     def _leave(self, forget: bool) -> None:
         if self._skipper is not None:
+            self._note_rounding()
             self._skipper.close()
             self._skipper = None
         if forget:

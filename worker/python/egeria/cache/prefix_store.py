@@ -12,6 +12,7 @@ from egeria.cache.module_fingerprint import ModuleFingerprint
 
 # The cache rounds float32 to these, by its format.
 _ROUNDED = {"fp16": torch.float16, "bf16": torch.bfloat16}
+ROUNDING = ("int8", *_ROUNDED)
 
 
 def fingerprint(prefix: ModuleFingerprint) -> bytes:
@@ -32,12 +33,12 @@ class PrefixStore:
     def __init__(self, cache: _native.ActivationCache, prefix: bytes, format: str = "exact", ragged: bool = False):
         """
         Args:
-          format: the cache's, which may round: see Config.cache_format.
+          format: the cache's, which may round: see Config.cache_form().
           ragged: rows may differ in their first dimension, as those of texts do; the cache's take_ragged() gets them.
         """
         self._cache = cache
         self._prefix = prefix
-        self._rounded = _ROUNDED.get(format)
+        self._format = format
         cache.use(prefix, ragged)
 
     def get(
@@ -72,12 +73,18 @@ class PrefixStore:
 
     def as_kept(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Returns what get() gives for these, where put() was given them; the same twice as once. Values beyond the
-        range of the rounded type are kept as they are; here they become infinite, in whatever is compared."""
-        if self._rounded is None:
+        range of fp16 and bf16 are kept as they are; here they become infinite, in whatever is compared."""
+        if not self.rounds:
             return tensors
-        return [
-            tensor.to(self._rounded).to(tensor.dtype) if tensor.dtype == torch.float32 else tensor for tensor in tensors
-        ]
+        if self._format == "int8":
+            return [_native.as_int8(tensor).to(tensor.device) for tensor in tensors]
+        rounded = _ROUNDED[self._format]
+        return [tensor.to(rounded).to(tensor.dtype) if tensor.dtype == torch.float32 else tensor for tensor in tensors]
+
+    @property
+    def rounds(self) -> bool:
+        """Whether get() may give other values than put() was given."""
+        return self._format in ROUNDING
 
     def expect(self, batches: Sequence[Sequence[int]]) -> None:
         """Reads the samples of the next batches ahead: a hint."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from egeria import _native
+from egeria.cache import rounding_effect
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.frozen_part import Part
 from egeria.cache.gate import CacheGate
@@ -59,6 +60,7 @@ class Skipper:
     Attributes:
       refusal: why this prefix is not skipped at all; None if it may be.
       gate: decides in which passes the store is used, and what becomes of them.
+      rounding: what it does to the model that the store rounds; None where it does not, or that is not known yet.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Skipper:
           first_pass: of the model's shadow; without it there is none before the first proof.
         """
         self.refusal: Refused | None = None
+        self.rounding: rounding_effect.RoundingEffect | None = None
         self.gate = gate
         self._model = model
         self._source = source
@@ -347,6 +350,9 @@ class Skipper:
         expected, proven.crossing = proven.crossing, None  # once: the next pass has other samples
         if expected is None:
             expected = proven.cut.compute(shadow_of(self._model), call)
+        if self._store.rounds and self.rounding is None:
+            self.rounding = rounding_effect.measure(self._model, proven.cut, call, expected, self._store.as_kept)
+            _logger.info("egeria: frozen activations are kept rounded, which changes them %s", self.rounding)
 
         def reached(tensors: list[Tensor]) -> None:
             if not _native.same_rows(tensors, expected, range(call.batch)):

@@ -66,12 +66,12 @@ class CacheLine:
             self._address,
             str(name),
             device=str(device),
-            format=self._config.cache_format,
+            format=self._config.cache_form(),
             quota_bytes=self._config.cache_job_bytes(),
             shared_bytes=_SHARED_BYTES,
             patience_seconds=CacheGate.longest_patience,
         )
-        self._store = PrefixStore(self._cache, fingerprint, self._config.cache_format)
+        self._store = PrefixStore(self._cache, fingerprint, self._config.cache_form())
 
     @property
     def store(self) -> PrefixStore:
