@@ -19,6 +19,7 @@ from layered_models import Layered
 from torch import Tensor, nn
 
 from egeria import EgeriaError, _native
+from egeria.cache.model_call import Call
 from egeria.cache.module_fingerprint import ModuleFingerprint
 from egeria.cache.prefix_store import PrefixStore, fingerprint
 from egeria.model.modules import partition
@@ -282,6 +283,29 @@ def test_a_cache_that_is_killed_gives_misses_and_takes_up_when_it_is_back(cache_
     assert cache.flush(PATIENCE)
     found, _ = store.get(range(8), range(8), PATIENCE)
     assert all(torch.equal(part, tensor) for part, tensor in zip(found, rows(8)))
+
+
+def test_rows_are_hashed_over_salt_type_shape_and_bytes_each_for_itself():
+    a, b = torch.randn(6, 4, 3), torch.arange(6)
+    hashes = _native.hash_rows([a, b], b"salt")
+    assert len(set(hashes)) == 6 and hashes == _native.hash_rows([a.clone(), b], b"salt")
+    assert hashes[2:4] == _native.hash_rows([a[2:4], b[2:4]], b"salt"), "the other rows do not matter"
+    changed = a.clone()
+    changed[3, 1, 1] += 1e-6
+    assert [one == other for one, other in zip(hashes, _native.hash_rows([changed, b], b"salt"))] == [True] * 3 + [
+        False
+    ] + [True] * 2
+    others = [
+        _native.hash_rows([a, b], b"other"),
+        _native.hash_rows([a.view(6, 3, 4), b], b"salt"),
+        _native.hash_rows([a.view(torch.int32), b], b"salt"),
+        _native.hash_rows([b, a], b"salt"),
+        _native.hash_rows([a], b"salt"),
+    ]
+    assert len({tuple(other) for other in [hashes, *others]}) == 6
+    rotated = torch.randn(6, 2, dtype=torch.complex64)
+    call, conjugate = (Call((value,), {}, 6) for value in (rotated, rotated.conj()))
+    assert set(call.hashes()).isdisjoint(conjugate.hashes()), "a lazy conjugate is another input"
 
 
 def test_what_cannot_be_stored_is_said(cache_daemon: Daemon):
