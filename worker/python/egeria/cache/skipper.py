@@ -276,6 +276,7 @@ class Skipper:
                     raise
                 part = other
         self._part, self._proofs, self._store = part, proofs, self._source.open(part)
+        self.rounding = None
         return proven
 
     def _finish(self, act: Callable[[], None], samples: int) -> bool:
