@@ -281,6 +281,27 @@ def test_a_hook_of_a_container_around_the_part_sees_what_it_saw():
     assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
 
 
+def test_a_hook_of_a_container_that_comes_later_sees_what_it_saw():
+    seen: list[float] = []
+
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Conv2d(3, 3, 1)
+            self.trunk = Trunk()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.trunk(self.stem(x))
+
+    def watch(number: int, model: nn.Module) -> None:
+        if number == 7:
+            model.trunk.register_forward_pre_hook(lambda module, args: seen.append(float(args[0].sum())))
+
+    result = both(Nested, still("stem", "trunk.features"), STEPS, before_step=watch)
+    assert result.skipped > 0 and result.cut[:2] == ["stem", "trunk.features"]
+    assert seen[: len(seen) // 2] == seen[len(seen) // 2 :] and len(seen) == 2 * (len(STEPS) - 7)
+
+
 @pytest.mark.parametrize("through_data", [False, True])
 def test_a_frozen_weight_that_the_script_changes_is_seen(through_data: bool):
     def change(number: int, model: nn.Module) -> None:

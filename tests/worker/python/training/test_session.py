@@ -306,8 +306,8 @@ class Cache:
     def close(self, forget: bool) -> None:
         self.forgotten.append(forget)
 
-    def summary(self) -> None:
-        return None
+    def summary(self) -> dict[str, Any]:
+        return dict.fromkeys(("saved_seconds", "spent_seconds", "passes", "passes_skipped"), 0)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from egeria.cache.model_call import Call
 from egeria.cache.module_fingerprint import ModuleFingerprint
 from egeria.cache.prefix_cut import shadow_of, side_pass
 from egeria.cache.refused import Refused
-from egeria.cache.skip_checks import check_hooks, check_skippable, is_compiled
+from egeria.cache.skip_checks import check_hooks, check_skippable, is_compiled, is_hooked
 from egeria.freeze.wishes import has_gradient
 from egeria.model.isolation import device_of
 from egeria.model.modules import LayerModule, has_parameters
@@ -58,6 +58,14 @@ class Part:
         check_skippable(model, self.frozen)
         self._arguments = model, modules, prefix
         self.fingerprint = self.look()
+        inside = {inner for entry in self.frozen for unit in entry.units for inner in unit.modules()}
+        outside = [module for module in list(model.modules())[1:] if module not in inside]
+        self._around = [module for module in outside if not inside.isdisjoint(module.modules())]
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a hook of somebody else's on a container around the part sees what goes in and out there."""
+        return any(map(is_hooked, self._around))
 
     def look(self) -> ModuleFingerprint:
         """Returns the fingerprint of what is there now."""

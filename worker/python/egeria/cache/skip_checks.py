@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -63,7 +63,18 @@ def is_compiled(module: nn.Module) -> bool:
 
 def check_hooks(name: str, module: nn.Module) -> None:
     """Raises Refused: [HOOKED] somebody else's hook on the module sees what it computes."""
+    for origin in _foreign_hooks(module):
+        raise Refused("HOOKED", f"a hook of '{origin}' on '{name}' may use what the layer computes", name)
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether somebody else's hook on the module sees what it computes."""
+    return any(True for _ in _foreign_hooks(module))
+
+
+def _foreign_hooks(module: nn.Module) -> Iterator[str]:
+    """Yields where hooks come from."""
     for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
         origin = getattr(hook, "__module__", None) or type(hook).__module__
         if origin.partition(".")[0] not in _KNOWN_HOOKS and origin != "typing":
-            raise Refused("HOOKED", f"a hook of '{origin}' on '{name}' may use what the layer computes", name)
+            yield origin

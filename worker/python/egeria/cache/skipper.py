@@ -261,6 +261,8 @@ class Skipper:
         if self._proofs is not None and self._part is not None:
             if self._part.fingerprint.trains:  # for this pass only, perhaps
                 raise UnusualCall("a parameter of the frozen layers requires a gradient")
+            if self._part.is_watched:
+                raise UnusualCall("a hook around the frozen layers may see what goes in or out")
             return self._proofs.find(call)
         begin = self.gate.ledger.now()
         part = self._source.deepest(call)
