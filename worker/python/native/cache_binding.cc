@@ -187,6 +187,12 @@ void DefineLine(py::module_& module) {
       "tensors, which are dense, in host memory, and have as many rows each.");
   module.def("as_int8", &AsInt8, "tensor"_a, py::call_guard<Release>(),
              "b x ... values as the format \"int8\" gives them back, in host memory.");
+  module.def(
+      "forbid_reads",
+      [](const at::Tensor& tensor, const std::string& why) {
+        tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(why);
+      },
+      "tensor"_a, "why"_a, "Whoever asks for the tensor's memory, which need not be there, gets a RuntimeError.");
   py::class_<cache::ContentWatch>(module, "ContentWatch", "Sees writes to tensors.")
       .def(py::init<const std::vector<at::Tensor>&, size_t, size_t>(), "tensors"_a, "looks"_a = 256,
            "whole_bytes"_a = 0)

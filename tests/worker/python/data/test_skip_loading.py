@@ -375,7 +375,7 @@ LOOKS: dict[str, Callable[[Tensor], Any]] = {
     "saved": lambda x: saved(x),
     "equal": lambda x: torch.equal(x, x + 0),
     "dlpack": lambda x: torch.from_dlpack(x).clone(),
-    "a C++ function": lambda x: egeria._native.hash_tensors([x]),
+    "a C++ function": lambda x: egeria._native.fingerprint("", [x]),
     "widened, and looked at": lambda x: x.double() * 2,
     "channels last, and looked at": lambda x: x.to(memory_format=torch.channels_last) * 2,
     "detached, and written to": lambda x: (x.detach().zero_(), x + 0)[1],
@@ -406,6 +406,15 @@ def test_whoever_looks_at_a_sample_sees_the_real_one(look: str, memory: SampleMe
     else:
         assert found == expected
     assert torch.equal(torch.get_rng_state(), states)
+
+
+def test_memory_that_is_not_there_is_no_zeros(memory: SampleMemory):
+    """torch asks nobody when a tensor takes over the memory of another one."""
+    other = torch.zeros(4, 3, 12, 12)
+    other.data, _ = left_out(memory)
+    for look in (torch.Tensor.sum, torch.Tensor.tolist, torch.Tensor.zero_, lambda x: x + 1, torch.clone):
+        with pytest.raises(RuntimeError, match="are not loaded"):
+            look(other)
 
 
 def test_a_sample_that_is_loaded_late_touches_no_generator(memory: SampleMemory):

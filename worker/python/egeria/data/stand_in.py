@@ -18,6 +18,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from egeria import _native
+
 
 class Source(Protocol):
     """Has the samples of a batch, and loads those that it has not got.
@@ -93,6 +95,9 @@ _WIDER = {
 }
 
 
+_NO_MEMORY = "the samples of this tensor are not loaded (egeria.data.wrap(skip_loading=True)); take a clone() of it"
+
+
 class _Place(NamedTuple):
     """Says where and how a tensor is kept."""
 
@@ -121,6 +126,7 @@ class StandIn(Tensor):
         made = Tensor._make_wrapper_subclass(
             cls, tuple(shape), strides=place.strides, dtype=place.dtype, device=place.device
         )
+        _native.forbid_reads(made, _NO_MEMORY)  # for whoever gets past the functions below
         made.source, made.leaf, made.exposed, made._real, made._of = source, leaf, False, None, of
         return made
 
