@@ -49,7 +49,7 @@ def proof(model: nn.Module, prefix: int = 2, rows: Tensor = VECTORS[:8]) -> Cut:
 
 
 def alone(model: nn.Module, size: int, rows: Tensor = VECTORS[:8]) -> bool:
-    return computes_alone(model, proof(model, 1, rows), Call((rows,), {}, len(rows)), size)
+    return computes_alone(model, proof(model, 1, rows), Call((rows,), {}, len(rows)), [size])[size]
 
 
 def refusal(model: nn.Module, prefix: int = 2, **options: Any) -> str:

@@ -83,9 +83,10 @@ def _prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> Proof
     return Proof(cut, crossing, independence)
 
 
-def computes_alone(model: nn.Module, cut: Cut, call: Call, size: int) -> bool:
+def computes_alone(model: nn.Module, cut: Cut, call: Call, sizes: Sequence[int]) -> dict[int, bool]:
     """Proves that so many samples of such a call give alone what they give in it, and that this leaves all buffers
-    alone; else returns False, also where the model raises."""
+    alone; where not, or where the model raises, False. Numbers behind the first one that may be computed alone are left
+    out."""
     shadow = shadow_of(model)
     buffers = [buffer.detach().clone() for buffer in shadow.model.buffers()]
     changed: list[bool] = []
@@ -94,9 +95,10 @@ def computes_alone(model: nn.Module, cut: Cut, call: Call, size: int) -> bool:
         return cut.compute(shadow, tried, lambda: changed.append(not all(map(same, shadow.model.buffers(), buffers))))
 
     try:
-        return same_alone(compute, call, size, cut.decides) and not any(changed)
+        found = same_alone(compute, call, sizes, cut.decides)
     except Exception:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
-        return False
+        return dict.fromkeys(sizes, False)
+    return dict.fromkeys(sizes, False) if any(changed) else found
 
 
 def _compute_live(model: nn.Module, cut: Cut, call: Call) -> list[Tensor]:

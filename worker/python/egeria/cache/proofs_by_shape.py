@@ -28,8 +28,9 @@ _EPOCHS = 8
 # In the next epoch, a sample that is not kept makes a batch of others, in which it is missing, cost this part of the
 # forward pass.
 _COST_OF_A_MISS = 0.25
-# A proof takes so many forward passes at most, but for what only the first one in a process has to do.
-_MOST_PASSES = 6
+# A proof takes about so many forward passes, and what its other work takes is no more than so many.
+_PASSES = 4
+_MOST_FIXED = 3
 # A number of samples that is missing is expected to be missing as often.
 _MISSES = 8
 
@@ -127,19 +128,16 @@ class Proofs:
 
     def size_alone(self, proven: Proven, call: Call, missing: int) -> int | None:
         """Returns how many samples to compute for so many that are missing; None: the whole batch."""
-        forward = self._gate.ledger.estimates()["forward_seconds"] or 0.0
-        for size in _native.sizes_alone(call.batch):
-            if size < missing:
-                continue
-            if size not in proven.alone:
-                share = size / call.batch
-                if not self._gate.may_prove(forward * (1 + 2 * share), _MISSES * (1 - share)):
-                    return None
-                with self._gate.proving(first=False):
-                    proven.alone[size] = computes_alone(self._model, proven.cut, call, size)
-            if proven.alone[size]:
-                return size
-        return None
+        sizes = [size for size in _native.sizes_alone(call.batch) if size >= missing]
+        new = [size for size in sizes if size not in proven.alone]
+        if new and not any(proven.alone.get(size) for size in sizes if size < new[0]):
+            forward = self._gate.ledger.estimates()["forward_seconds"] or 0.0
+            share = new[0] / call.batch
+            if not self._gate.may_prove(forward * (1 + 2 * share), _MISSES * (1 - share)):
+                return None
+            with self._gate.proving(first=False):
+                proven.alone.update(computes_alone(self._model, proven.cut, call, new))
+        return next((size for size in sizes if proven.alone.get(size)), None)
 
     def _prove(self, call: Call) -> Proof:
         return prove(self._model, self._frozen, call)
@@ -156,28 +154,32 @@ class Proofs:
         if math.isinf(coming):
             coming = max(comings, _EPOCHS) if is_rest else comings
         forward = self._gate.ledger.estimates()["forward_seconds"] or 0.0
-        seconds = min(self._first_seconds, _MOST_PASSES * forward)
+        # A small proof mostly takes what no number of samples changes, and the first one in a process takes more.
+        fixed = min(max(0.0, self._first_seconds - _PASSES * forward), _MOST_FIXED * forward)
         if not is_rest:
-            return self._gate.may_prove(seconds, coming)
+            return self._gate.may_prove(_PASSES * forward + fixed, coming)
         # That samples are the same in whole batches is shown on one of those.
         share = call.batch / batch
         misses = _COST_OF_A_MISS * call.batch if coming >= 1 else 0
-        return self._gate.may_prove(seconds * share + forward, coming * share + misses)
+        return self._gate.may_prove((_PASSES * share + 1) * forward + fixed, coming * share + misses)
 
     def _hooks(self) -> int:
         """Returns the number of hooks on submodules: one that is added later may use what a frozen layer computes."""
         return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in self._submodules)
 
-    def _among_others(self, proof: Proof, call: Call, circumstances: Any) -> Proven:
+    def _among_others(self, proof: Proof, call: Call, circumstances: Any) -> Proven | None:
         """Finds the number of samples that stands for all others with the same activations: the largest, whichever came
-        first, since in a training that is resumed that may be an epoch's last batch, which is smaller."""
+        first, since in a training that is resumed that may be an epoch's last batch, which is smaller. Returns None for
+        a smaller batch with other activations: what is kept of its samples would stand in the way of whole batches'.
+        """
         proven = Proven(proof.cut, call.batch, circumstances, proof.crossing)
         proven.counts_as(call.batch)
         alike = [other for other in self._proven.values() if other is not None and other.circumstances == circumstances]
         largest = max(alike, key=lambda other: other.like, default=proven)
         if largest.like > proven.like:
-            if proof.rows.same_in(largest.like):
-                proven.counts_as(largest.like)
+            if not proof.rows.same_in(largest.like):
+                return None
+            proven.counts_as(largest.like)
             return proven
         for other in alike:
             if other.like < proven.like and proof.rows.same_in(other.batch):

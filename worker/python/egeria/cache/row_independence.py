@@ -56,9 +56,10 @@ class RowIndependence:
         return self._conditions is None or self._samples.rows(rows).conditions() == self._conditions
 
 
-def same_alone(compute: Compute, call: Call, size: int, decides: bool) -> bool:
-    """Returns whether so many samples alone come out as they do in the whole batch, with and without noise. It takes
-    the batch once, and `size` samples some times. A function that fails for so few has no such result."""
+def same_alone(compute: Compute, call: Call, sizes: Sequence[int], decides: bool) -> dict[int, bool]:
+    """Returns whether so many samples alone come out as they do in the whole batch, with and without noise; of these
+    numbers, up to the first one of which that is so. It takes the batch once, and each number of samples some times. A
+    function that fails for so few has no such result."""
     disturbed = call.disturbed()
     both = call
     if disturbed is not None:
@@ -67,7 +68,12 @@ def same_alone(compute: Compute, call: Call, size: int, decides: bool) -> bool:
     def comparable(rows: Sequence[int]) -> bool:
         return not decides or both.rows(rows).conditions() == call.conditions()
 
-    return _native.same_alone(lambda rows: compute(both.rows(rows)), compute(both), size, comparable)
+    whole, found = compute(both), {}
+    for size in sizes:
+        found[size] = _native.same_alone(lambda rows: compute(both.rows(rows)), whole, size, comparable)
+        if found[size]:
+            break
+    return found
 
 
 def _with_noise(call: Call, disturbed: Call, noisy: int) -> Call:

@@ -66,7 +66,7 @@ class _Proofs(Proofs):
     def _prove(self, call: Call) -> Proof:
         return prove_output(self._model, self._keep, call, self._recording, self._has_own_forward)
 
-    def _among_others(self, proof: Proof, call: Call, circumstances: Any) -> Proven:
+    def _among_others(self, proof: Proof, call: Call, circumstances: Any) -> Proven | None:
         whole: Any = proof.cut
         if (padding := Padding.of(call)) is not None:
             with contextlib.suppress(Exception):  # it may be longer than the network takes

@@ -1,0 +1,147 @@
+"""This program says what the cache costs a training whose samples never come again as they were.
+
+usage: never_repeating.py DIR [options]      DIR: CIFAR-10's binary files
+Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
+
+A ResNet freezes its first layers after two steps, and trains with and without a cache in turns, in three forms: the
+data set draws random numbers, so that the loader sees it; it draws them from a generator of its own, of which the
+loader only sees that there is one; and noise is added in the loop, where nobody sees it before samples come again. By
+form, the processor time with the cache over that without, the daemon's included: of the whole training, of its first
+epoch and of the later ones; the median of the rounds, and the least and the most. And how many samples were written
+after the first epoch. The exit code is 1 where the weights differ, or where a whole training takes over 1.01 (median).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
+
+from benchmarks.cache.frozen_backbone import EpochClock, spread
+
+FORMS = ("loader", "generator", "loop")
+MOST = 1.01
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=pathlib.Path, help="folder of CIFAR-10's binary files")
+    parser.add_argument("--forms", default=",".join(FORMS), help="default %(default)s")
+    parser.add_argument("--depth", type=int, default=20)
+    parser.add_argument("--frozen", type=int, default=6, help="layer modules (default %(default)s)")
+    parser.add_argument("--samples", type=int, default=3_000)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--form", help=argparse.SUPPRESS)
+    parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """One run, in a process of its own."""
+    import cifar_resnet
+    import numpy as np
+    import torch
+    import torch.nn.functional as F
+    from torch.utils.data import DataLoader, Dataset
+
+    import egeria
+
+    class Noisy(Dataset):
+        """CIFAR-10 with noise from a generator of its own."""
+
+        def __init__(self, images: Dataset):
+            self.images = images
+            self.generator = np.random.default_rng(0)
+
+        def __len__(self) -> int:
+            return len(self.images)
+
+        def __getitem__(self, index: int) -> Any:
+            image, label = self.images[index]
+            return image + 0.1 * torch.from_numpy(self.generator.standard_normal(image.shape, np.float32)), label
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = cifar_resnet.ResNet(arguments.depth)
+    data: Any = cifar_resnet.Cifar10(
+        [arguments.data / "data_batch_1.bin"], arguments.form == "loader", arguments.samples
+    )
+    if arguments.form == "generator":
+        data = Noisy(data)
+    loader = egeria.data.wrap(DataLoader(data, arguments.batch_size, shuffle=True))
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    config = egeria.Config.from_env(plans=[(2, arguments.frozen)])
+    clock = EpochClock(arguments.job / "cache")
+    offered = []
+    with egeria.attach(model, optimizer, config=config, total_steps=arguments.epochs * len(loader)) as session:
+        clock.begin()
+        for _ in range(arguments.epochs):
+            for images, labels in loader:
+                if arguments.form == "loop":
+                    images = images + 0.1 * torch.randn(images.shape)
+                loss = F.cross_entropy(model(images), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            clock.end_epoch()
+            offered.append(session.cache_counters().get("cache_offered", 0))
+        state = session.cache_estimates().get("reason", "")
+    weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values()))
+    report = {"epochs": clock.epochs, "weights": weights.hexdigest(), "offered": offered, "state": state}
+    (arguments.job / "report.json").write_text(json.dumps(report), encoding="utf-8")
+
+
+def run(form: str, cache: bool, folder: pathlib.Path) -> dict[str, Any]:
+    folder.mkdir()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "EGERIA_CONTROLLER": "none"}
+    environment["EGERIA_CACHE"] = str(folder / "cache") if cache else "none"
+    command = [sys.executable, __file__, *sys.argv[1:], "--form", form, "--job", str(folder)]
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+    return json.loads((folder / "report.json").read_text())
+
+
+def seconds(report: dict[str, Any], epochs: slice) -> float:
+    return sum(epoch["processor"] + epoch["daemon"] for epoch in report["epochs"][epochs])
+
+
+def compare(arguments: argparse.Namespace, form: str, scratch: pathlib.Path) -> bool:
+    """Returns whether the weights are the same, and a whole training takes no more than MOST."""
+    rounds = []
+    for number in range(arguments.rounds):
+        order = [False, True] if number % 2 == 0 else [True, False]
+        runs = {cache: run(form, cache, scratch / f"{form}{number}{cache}") for cache in order}
+        rounds.append((runs[False], runs[True]))
+    same = all(plain["weights"] == cached["weights"] for plain, cached in rounds)
+    print(f"{form}: processor time with the cache over that without; the weights are", "equal" if same else "OTHERS")
+    ratios = {}
+    for name, epochs in (("all", slice(None)), ("first epoch", slice(1)), ("later ones", slice(1, None))):
+        ratios[name] = [seconds(cached, epochs) / seconds(plain, epochs) for plain, cached in rounds]
+        print(f"  {name:12}", spread(ratios[name]))
+    late = [cached["offered"][-1] - cached["offered"][0] for _, cached in rounds]
+    print(f"  written in the first epoch {rounds[0][1]['offered'][0]}, later {max(late)}; {rounds[0][1]['state'][:60]}")
+    return same and sorted(ratios["all"])[len(rounds) // 2] <= MOST
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    if arguments.form:
+        train(arguments)
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        results = [compare(arguments, form, pathlib.Path(scratch)) for form in arguments.forms.split(",")]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
