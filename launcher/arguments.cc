@@ -201,7 +201,8 @@ Options, which come before torchrun's:
                                 (default: $EGERIA_CONTROLLER, else start one)
   --egeria-cache DIR|ADDRESS|none  use the egeria-cache of this folder, and start it if it does not run; or one
                                 at unix:/path, or none (default: $EGERIA_CACHE, else $EGERIA_CACHE_FOLDER, else
-                                the user's cache folder). It ends with the last job that uses it; its options
+                                the user's cache folder). It ends with the last job that uses it, and is started
+                                again, three times, where it ends before; its options
                                 are taken from the environment (EGERIA_CACHE_QUOTA, ...)
   --egeria-job-id UUID          the job's id (default: $EGERIA_JOB_ID, else a new one); the same id again goes
                                 on with the same job

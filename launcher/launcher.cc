@@ -90,20 +90,18 @@ std::map<std::string, std::string> Environment(const Arguments& arguments, const
   return environment;
 }
 
-void TellOfDeaths(ControllerProcess* controller, NodeCache* cache) {
+void TendDaemons(ControllerProcess* controller, NodeCache* cache, const Signals& signals) {
   if (controller != nullptr && controller->process().HasJustDied()) {
     LogWarning("The controller has ended. Training goes on; what is frozen stays frozen.");
   }
-  if (cache != nullptr && cache->HasJustDied()) {
-    LogWarning("The cache has ended. Training goes on; what is frozen is computed again.");
-  }
+  if (cache != nullptr) cache->Tend(signals);
 }
 
 // Passes signals on to torchrun until it ends; returns its exit code.
 int Wait(Subprocess* torchrun, ControllerProcess* controller, NodeCache* cache, Signals* signals) {
   for (;;) {
     if (const std::optional<int> code = torchrun->Poll()) return *code;
-    TellOfDeaths(controller, cache);
+    TendDaemons(controller, cache, *signals);
     const std::optional<Signals::Signal> signal = signals->Next(absl::Seconds(1));
     if (!signal.has_value() || signal->number == SIGCHLD || signal->to_group) continue;
     torchrun->Signal(signal->number);
@@ -167,7 +165,7 @@ int Serve(const Arguments& arguments) {
   while (!failed && getppid() == parent) {
     const Signals::Event event = signals.WaitForInput(STDIN_FILENO, absl::Seconds(1));
     if (event == Signals::Event::kSignal) break;
-    TellOfDeaths(controller.process.get(), cache.has_value() ? &*cache : nullptr);
+    TendDaemons(controller.process.get(), cache.has_value() ? &*cache : nullptr, signals);
     if (event == Signals::Event::kTimeout) continue;
     char line[64];
     if (read(STDIN_FILENO, line, sizeof(line)) <= 0) break;

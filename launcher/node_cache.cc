@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -18,6 +19,9 @@ namespace egeria::run {
 namespace {
 
 constexpr absl::Duration kLockRetry = absl::Milliseconds(20);
+constexpr absl::Duration kRestartAfter[] = {absl::Seconds(1), absl::Seconds(2), absl::Seconds(4)};
+constexpr int kRestarts = 3;
+constexpr char kWithoutCache[] = "Training goes on; what is frozen is computed again.";
 
 std::string Folder(const Arguments& arguments, const config::Environment& environment) {
   return arguments.cache.has_value() ? *arguments.cache : cache::DefaultFolder(environment, geteuid() == 0);
@@ -34,6 +38,8 @@ absl::StatusOr<FileLock> Lock(const std::string& path, FileLock::Kind kind, cons
   }
 }
 
+std::string LogFile(const std::string& folder) { return folder + "/egeria-cache.log"; }
+
 absl::StatusOr<DaemonProcess> StartDaemon(const std::string& folder, const std::string& address,
                                           const Signals& signals) {
   EGERIA_ASSIGN_OR_RETURN(const std::string program, FindDaemon("egeria-cache"));
@@ -44,7 +50,7 @@ absl::StatusOr<DaemonProcess> StartDaemon(const std::string& folder, const std::
   }
   // It may serve other jobs when this one and its terminal have gone.
   options.outlives_us = true;
-  options.output = folder + "/egeria-cache.log";
+  options.output = LogFile(folder);
   return DaemonProcess::Start(std::move(options), signals);
 }
 
@@ -93,7 +99,44 @@ void NodeCache::FindOrStart(const std::string& folder, const Signals& signals, a
     process_.emplace(*std::move(process));
   }
   address_ = address;
+  folder_ = folder;
   use_.emplace(*std::move(use));
+}
+
+void NodeCache::Tend(const Signals& signals) {
+  if (process_.has_value() && process_->HasJustDied()) {
+    if (restarts_ == kRestarts) {
+      LogWarning("The cache has ended again, and is not started a fourth time; ", LogFile(folder_), " may say why. ",
+                 kWithoutCache);
+      return;
+    }
+    LogWarning("The cache has ended. It is started again in ", absl::FormatDuration(kRestartAfter[restarts_]), ". ",
+               kWithoutCache);
+    restart_at_ = MonotonicNow() + kRestartAfter[restarts_++];
+  }
+  if (restart_at_.has_value() && MonotonicNow() >= *restart_at_) {
+    restart_at_.reset();
+    StartAgain(signals);
+  }
+}
+
+void NodeCache::StartAgain(const Signals& signals) {
+  // Another job of the node may have started one meanwhile, or be just doing so.
+  const absl::StatusOr<FileLock> starting = FileLock::Try(folder_ + "/starting", FileLock::Kind::kExclusive);
+  if (!starting.ok() || CheckThatSomebodyListens(address_).ok()) {
+    process_.reset();
+    return;
+  }
+  std::rename(LogFile(folder_).c_str(), (LogFile(folder_) + ".before").c_str());  // it may say why the other ended
+  absl::StatusOr<DaemonProcess> process = StartDaemon(folder_, address_, signals);
+  process_.reset();
+  if (!process.ok()) return WarnThatThereIsNone(process.status());
+  process_.emplace(*std::move(process));
+  LogWarning("The cache is started again, for the ",
+             restarts_ == 1   ? "first"
+             : restarts_ == 2 ? "second"
+                              : "third",
+             " time.");
 }
 
 void NodeCache::Leave(Signals* signals) {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/time/time.h"
 #include "common/base/file_lock.h"
 #include "launcher/arguments.h"
 #include "launcher/daemon_process.h"
@@ -22,17 +23,22 @@ class NodeCache {
 
   // The value for EGERIA_CACHE: an address, or "none".
   const std::string& address() const { return address_; }
-  // True the first time that a cache which was started here is found to have ended.
-  bool HasJustDied() { return process_.has_value() && process_->HasJustDied(); }
+  // Looks after a cache that was started here, about once a second: one that has ended is started again, three times at
+  // most, after one second, two and four. Logs what happens, and does not wait.
+  void Tend(const Signals& signals);
   // Says that the job no longer uses the cache. Waits a moment for it to end if no other job uses it.
   void Leave(Signals* signals);
 
  private:
   void FindOrStart(const std::string& folder, const Signals& signals, absl::Duration patience);
+  void StartAgain(const Signals& signals);
 
   std::string address_ = "none";
+  std::string folder_;
   std::optional<FileLock> use_;
   std::optional<DaemonProcess> process_;  // none: adopted
+  int restarts_ = 0;
+  std::optional<absl::Time> restart_at_;  // by the monotonic clock
 };
 
 }  // namespace egeria::run

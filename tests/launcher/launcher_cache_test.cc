@@ -149,13 +149,29 @@ TEST_F(RunCacheTest, AJobThatComesWhileACacheEndsWaitsAndStartsAnother) {
   EXPECT_EQ(Contents("stderr"), "");
 }
 
-TEST_F(RunCacheTest, SaysThatItsCacheHasEndedAndGoesOn) {
+TEST_F(RunCacheTest, StartsACacheAgainThatHasEnded) {
   Script("bin/torchrun",
          "kill -9 $(cat $LOG/cache.pids)\n"
-         "while ! grep -q 'has ended' $LOG/stderr; do sleep 0.05; done\nexit 5");
+         "while [ $(wc -l < $LOG/cache.pids) = 1 ] || ! [ -S $LOG/store/cache.sock ]; do sleep 0.05; done\n"
+         "while ! grep -q 'first time' $LOG/stderr; do sleep 0.05; done\nexit 5");
   const Result result = Run({"--egeria-controller", "none", "--egeria-cache", store_, "t.py"});
   EXPECT_EQ(result.code, 5);
-  EXPECT_THAT(result.error, HasSubstr("The cache has ended. Training goes on"));
+  EXPECT_THAT(result.error, HasSubstr("The cache has ended. It is started again in 1s. Training goes on"));
+  EXPECT_THAT(result.error, HasSubstr("The cache is started again, for the first time."));
+  ASSERT_THAT(Daemons(), SizeIs(2));
+  EXPECT_TRUE(WaitUntilGone(Daemons()[1])) << "it ends with the job";
+}
+
+TEST_F(RunCacheTest, DoesNotStartACacheAFourthTime) {
+  Script("bin/egeria-cache",
+         "echo $$ >> $LOG/cache.pids\n[ $(wc -l < $LOG/cache.pids) = 1 ] || exit 1\nexec " EGERIA_CACHE " \"$@\"");
+  Script("bin/torchrun",
+         "kill -9 $(cat $LOG/cache.pids)\n"
+         "while ! grep -q 'fourth' $LOG/stderr; do sleep 0.05; done\nexit 5");
+  const Result result = Run({"--egeria-controller", "none", "--egeria-cache", store_, "t.py"});
+  EXPECT_EQ(result.code, 5);
+  EXPECT_THAT(result.error, HasSubstr("The cache has ended again, and is not started a fourth time; " + store_));
+  EXPECT_THAT(Daemons(), SizeIs(4));
 }
 
 TEST_F(RunCacheTest, AdoptsACacheThatSomebodyElseHasStarted) {
