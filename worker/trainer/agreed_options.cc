@@ -54,6 +54,7 @@ void ForEachShared(Options* o, Visit visit) {
   visit("--warmup-steps", &o->warmup_steps);
   visit("--seed", &o->seed);
   visit("--stop-after", &o->stop_after);
+  visit("--stop-on-signal", &o->stop_on_signal);
   visit("--evaluate-every", &o->evaluate_every);
   visit("--augment", &o->augment);
   visit("--modules", &o->module_patterns);

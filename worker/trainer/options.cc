@@ -68,6 +68,8 @@ void AddTrainingFlags(CLI::App* app, Options* o) {
   app->add_option("--seed", o->seed, "Of weights, order and augmentation")->capture_default_str();
   app->add_option("--stop-after", o->stop_after, "Stop after this many steps, as if interrupted")
       ->check(CLI::NonNegativeNumber);
+  app->add_flag("--stop-on-signal", o->stop_on_signal,
+                "SIGUSR1, such as before a time limit, makes all ranks write a checkpoint and stop");
   app->add_option("--evaluate-every", o->evaluate_every, "Validate every N epochs (0: at the end only)")
       ->check(CLI::NonNegativeNumber);
   app->add_option("--threads", o->threads, "Compute threads per rank (torchrun's default is 1)")
@@ -99,9 +101,11 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option("--controller", o->controller, "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
       ->envname("EGERIA_CONTROLLER");
   app->add_option("--policy", o->policy, "What decides (docs/policies.md); auto")
+      ->envname("EGERIA_POLICY")
       ->check(CLI::IsMember(policy::PolicyNames()));
   app->add_option("--policy-json", o->policy_json,
-                  "The policy's constants as JSON, such as {\"plasticity\": {\"learning_rate_drop\": 5}}");
+                  "The policy's constants as JSON, such as {\"plasticity\": {\"learning_rate_drop\": 5}} "
+                  "(EGERIA_POLICY_OPTIONS is the inner object)");
   app->add_option("--interval", o->interval, "plasticity, actnorm: steps between readings (n)")
       ->check(CLI::PositiveNumber);
   app->add_option("--window", o->window, "plasticity, actnorm: readings in the window (W)")->check(CLI::PositiveNumber);
@@ -239,6 +243,10 @@ CommandLine ParseCommandLine(int argc, char** argv) {
     line.exit_code = app.exit(error) == 0 ? 0 : 2;
     return line;
   }
+  if (const std::string constants = Environment("EGERIA_POLICY_OPTIONS");
+      !constants.empty() && line.options.policy_json.empty()) {
+    line.options.policy_json = absl::StrCat("{\"", line.options.policy, "\": ", constants, "}");
+  }
   line.options.job_id = Environment("EGERIA_JOB_ID");
   line.options.job_secret = Environment("EGERIA_JOB_SECRET");
   line.options.restarts = IntegerFromEnvironment("TORCHELASTIC_RESTART_COUNT");
@@ -283,6 +291,7 @@ absl::Status ResolveOptions(Options* o) {
     return BadFlag("--plans takes the place of a controller: add --controller none");
   }
   if (o->resume && o->checkpoint.empty()) return BadFlag("--resume needs --checkpoint FILE");
+  if (o->stop_on_signal && o->checkpoint.empty()) return BadFlag("--stop-on-signal needs --checkpoint FILE");
   if (o->checkpoint_every > 0 && o->checkpoint.empty()) {
     return BadFlag("--checkpoint-every needs --checkpoint FILE");
   }

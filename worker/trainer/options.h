@@ -29,9 +29,10 @@ struct Options {
   double gamma = 0.1;
   int64_t warmup_steps = 0;
   uint64_t seed = 1;
-  int64_t stop_after = 0;      // steps; 0: run to the end
-  int64_t evaluate_every = 0;  // epochs; 0: at the end only
-  int threads = 0;             // 0: torch's choice
+  int64_t stop_after = 0;       // steps; 0: run to the end
+  bool stop_on_signal = false;  // SIGUSR1
+  int64_t evaluate_every = 0;   // epochs; 0: at the end only
+  int threads = 0;              // 0: torch's choice
   std::string device = "auto";
   std::string augment;  // "none" or "random"; "" until resolved: the task's
 

@@ -37,6 +37,7 @@
 #include "worker/trainer/replica.h"
 #include "worker/trainer/schedule.h"
 #include "worker/trainer/step_shares.h"
+#include "worker/trainer/stop_signal.h"
 
 namespace egeria::trainer {
 namespace {
@@ -465,11 +466,13 @@ absl::StatusOr<RunSummary> Run::Execute() {
   if (leader()) progress.emplace(stderr, ::isatty(STDERR_FILENO) == 1, MonotonicNow(), session_->step());
   const auto start = Clock::now();
   replica_->SetTraining(true);
-  while (session_->step() < end_step()) {
+  StopSignal stop_signal(options_.stop_on_signal, launch_.commit_group);
+  for (bool stopped = false; !stopped && session_->step() < end_step();) {
     EGERIA_RETURN_IF_ERROR(Step(progress ? &*progress : nullptr));
     const int64_t done = session_->step();
     if (options_.checkpoint_every > 0 && done % options_.checkpoint_every == 0)
       EGERIA_RETURN_IF_ERROR(SaveCheckpoint());
+    EGERIA_ASSIGN_OR_RETURN(stopped, stop_signal.Agreed(done));
     const int64_t epoch_steps = options_.evaluate_every * sampler_->steps_per_epoch();
     if (epoch_steps > 0 && done % epoch_steps == 0 && done < end_step()) {
       EGERIA_ASSIGN_OR_RETURN(const Score score, Evaluate());
@@ -483,7 +486,7 @@ absl::StatusOr<RunSummary> Run::Execute() {
   EGERIA_RETURN_IF_ERROR(SaveCheckpoint());
   EGERIA_ASSIGN_OR_RETURN(const Score score, Evaluate());
   EGERIA_ASSIGN_OR_RETURN(RunSummary summary, Summarise(score, Seconds(Clock::now() - start)));
-  EGERIA_RETURN_IF_ERROR(session_->Stop(/*finished=*/end_step() == total_steps_));
+  EGERIA_RETURN_IF_ERROR(session_->Stop(/*finished=*/session_->step() == total_steps_));
   return summary;
 }
 

@@ -100,6 +100,29 @@ TEST(Options, TakesTheCacheFromTheEnvironmentUnlessItIsToldOtherwise) {
   EXPECT_EQ(Parse({"--task", "resnet20", "--data", "x"}).options.augment, "random");
 }
 
+TEST(Options, TakesThePolicyAndItsConstantsFromTheEnvironmentUnlessItIsToldOtherwise) {
+  setenv("EGERIA_POLICY", "plasticity", 1);
+  setenv("EGERIA_POLICY_OPTIONS", R"({"window": 7})", 1);
+  const std::vector<std::string> job = {"--task", "digits", "--data", "x", "--controller", "unix:/c"};
+  const Options options = Parse(job).options;
+  EXPECT_EQ(options.policy, "plasticity");
+  EXPECT_EQ(options.policy_json, R"({"plasticity": {"window": 7}})");
+  std::vector<std::string> told = job;
+  told.insert(told.end(), {"--policy", "snr", "--policy-json", "{}"});
+  EXPECT_EQ(Parse(told).options.policy, "snr");
+  EXPECT_EQ(Parse(told).options.policy_json, "{}");
+  unsetenv("EGERIA_POLICY_OPTIONS");
+  setenv("EGERIA_POLICY", "plastic", 1);
+  EXPECT_EQ(Parse(job).exit_code, 2);
+  unsetenv("EGERIA_POLICY");
+}
+
+TEST(Options, StoppingOnASignalNeedsACheckpoint) {
+  EXPECT_EQ(Parse({"--task", "digits", "--data", "x", "--stop-on-signal"}).exit_code, 2);
+  EXPECT_TRUE(
+      Parse({"--task", "digits", "--data", "x", "--stop-on-signal", "--checkpoint", "c"}).options.stop_on_signal);
+}
+
 TEST(Options, APolicyWithoutAControllerTrainsPlainly) {
   const CommandLine line = Parse({"--task", "digits", "--data", "x", "--controller", "none", "--policy", "plasticity"});
   EXPECT_FALSE(line.exit_code.has_value());

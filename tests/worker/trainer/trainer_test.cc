@@ -1,7 +1,13 @@
 #include "worker/trainer/trainer.h"
 
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -134,6 +140,34 @@ TEST_F(TrainerTest, AResumedRunEqualsTheUninterruptedOneInsideAFrozenPhase) {
     }
     options_.resume = false;
     options_.stop_after = 0;
+    fs::remove(Path("parts.ckpt"));
+  }
+}
+
+TEST_F(TrainerTest, ASignalStopsAllRanksAtOneStepAndTheNextRunEndsTheSame) {
+  signal(SIGUSR1, SIG_IGN);  // until the run takes it over
+  for (const int ranks : {1, 2}) {
+    options_.checkpoint = Path("whole.ckpt");
+    const auto whole = TrainOn(ranks, options_);
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    options_.checkpoint = Path("parts.ckpt");
+    options_.stop_on_signal = true;
+    std::atomic<bool> ended = false;
+    std::thread sender([&ended] {
+      for (; !ended; std::this_thread::sleep_for(std::chrono::milliseconds(1))) kill(getpid(), SIGUSR1);
+    });
+    const auto part = TrainOn(ranks, options_);
+    ended = true;
+    sender.join();
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_LT(part->steps, whole->steps);
+    EXPECT_TRUE(part->ranks_identical);
+    options_.stop_on_signal = false;
+    options_.resume = true;
+    const auto rest = TrainOn(ranks, options_);
+    ASSERT_TRUE(rest.ok()) << rest.status();
+    EXPECT_EQ(rest->parameters_hash, whole->parameters_hash) << ranks << " ranks";
+    options_.resume = false;
     fs::remove(Path("parts.ckpt"));
   }
 }
