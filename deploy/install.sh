@@ -46,7 +46,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   fi
   export DEBIAN_FRONTEND=noninteractive
   slowly "Reading the lists of Debian's packages" apt-get update
-  # The Prometheus package is wanted for its programs: it shall not start a server on this machine.
+  # Prometheus, Slurm and munge are wanted for their programs: they shall not start servers on this machine.
   RUNLEVEL=1 slowly "Installing ${#missing[@]} Debian packages, about one minute: ${missing[*]}" \
     apt-get install -y --no-install-recommends "${missing[@]}"
 fi

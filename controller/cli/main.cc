@@ -3,6 +3,7 @@
 #include "controller/cli/admin_commands.h"
 #include "controller/cli/bench_command.h"
 #include "controller/cli/command.h"
+#include "controller/cli/job_commands.h"
 #include "controller/cli/python_commands.h"
 #include "controller/cli/replay_command.h"
 
@@ -10,6 +11,6 @@
 int main(int argc, char** argv) {
   return egeria::cli::Run(argc, argv,
                           {egeria::cli::AddReplayCommand, egeria::cli::AddAdminCommands, egeria::cli::AddPythonCommands,
-                           egeria::cli::AddBenchCommand},
+                           egeria::cli::AddBenchCommand, egeria::cli::AddJobCommands},
                           {std::cin, std::cout, std::cerr});
 }

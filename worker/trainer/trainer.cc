@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -180,8 +181,7 @@ absl::Status Run::PlanSteps(const std::optional<Checkpoint>& restored) {
 std::string Run::Identity() const {
   std::string modules;
   for (const worker::LayerModule& module : replica_->modules()) absl::StrAppend(&modules, " ", module.name());
-  const std::string frozen =
-      options_.freeze_first > 0 ? absl::StrCat(", first ", options_.freeze_first, " frozen") : "";
+  const auto frozen = options_.freeze_first > 0 ? absl::StrCat(", first ", options_.freeze_first, " frozen") : "";
   return absl::StrCat("task ", options_.task, ", seed ", options_.seed, ", batch ", options_.batch_size, ", samples ",
                       task_.train.size(), ", modules", modules, frozen);
 }
@@ -248,10 +248,8 @@ absl::Status Run::SaveCheckpoint() {
   std::vector<worker::Switch> switches = earlier_switches_;
   switches.insert(switches.end(), session_->switches().begin(), session_->switches().end());
   for (const worker::Switch& s : switches) {
-    for (const int64_t value :
-         {s.step, int64_t{s.unfreeze}, int64_t{s.frozen_prefix}, int64_t{s.ranks_identical}, s.plan.value()}) {
-      checkpoint.switches.push_back(value);
-    }
+    const int64_t values[] = {s.step, s.unfreeze, s.frozen_prefix, s.ranks_identical, s.plan.value()};
+    checkpoint.switches.insert(checkpoint.switches.end(), std::begin(values), std::end(values));
   }
   EGERIA_ASSIGN_OR_RETURN(checkpoint.random_states, GatherRandomStates(device_, launch_.commit_group));
   if (leader()) {
