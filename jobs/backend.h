@@ -45,7 +45,7 @@ class Backend {
 
   virtual absl::StatusOr<JobStatus> Status(const Submission& submission) const = 0;
 
-  // Writes what the job has printed; with `follow` until the job ends.
+  // Writes what the job has printed; with `follow` until the job ends, for which this process may become another one.
   virtual absl::Status Logs(const Submission& submission, bool follow, std::ostream& out) const = 0;
 
   // Returns when the engine has taken the request; the job may take a while to end.

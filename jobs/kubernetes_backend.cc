@@ -115,7 +115,10 @@ class Kubernetes : public Backend {
     std::vector<std::string> command = {"kubectl",          "logs",       "--namespace",
                                         submission.space,   "--selector", Selector(submission),
                                         "--all-containers", "--prefix",   "--tail=-1"};
-    if (follow) command.push_back("--follow");
+    if (follow) {
+      command.push_back("--follow");
+      return Become(command);
+    }
     EGERIA_ASSIGN_OR_RETURN(const std::string text, OutputOf(command));
     out << text;
     return absl::OkStatus();

@@ -67,6 +67,11 @@ absl::StatusOr<std::string> OutputOf(const std::vector<std::string>& command) {
       absl::StrCat(command[0], " failed: ", std::string(absl::StripAsciiWhitespace(complaint + said))));
 }
 
+absl::Status Become(const std::vector<std::string>& command) {
+  execvp(command[0].c_str(), Pointers(command).data());
+  return CannotStart(command[0], errno);
+}
+
 absl::StatusOr<pid_t> StartDetached(const std::vector<std::string>& command, const std::string& log) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);

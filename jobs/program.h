@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace egeria::jobs {
@@ -13,6 +14,9 @@ namespace egeria::jobs {
 // Runs a program of PATH to its end and returns what it wrote to standard output.
 // Errors: NOT_FOUND it cannot be started; INTERNAL it failed, with what it wrote to either stream.
 absl::StatusOr<std::string> OutputOf(const std::vector<std::string>& command);
+
+// Becomes a program of PATH; returns only if that fails, with NOT_FOUND.
+absl::Status Become(const std::vector<std::string>& command);
 
 // Starts a program of PATH in a session of its own, whose output is appended to `log`; it outlives this process.
 // Errors: NOT_FOUND it cannot be started.

@@ -45,10 +45,4 @@ std::string QuoteWithFolders(const std::string& text) {
   return quoted.empty() ? "''" : quoted;
 }
 
-std::string QuoteAll(const std::vector<std::string>& words) {
-  std::string all;
-  for (const std::string& word : words) absl::StrAppend(&all, all.empty() ? "" : " ", Quote(word));
-  return all;
-}
-
 }  // namespace egeria::jobs

@@ -162,6 +162,49 @@ def test_what_kubernetes_cannot_do_is_refused(old: str, new: str, message: str, 
     assert message in result.stderr
 
 
+KUBECTL = """#!/bin/sh
+echo "kubectl $*" >>"$CALLS"
+case $1 in
+  apply) echo service/digits-controller; echo trainjob.trainer.kubeflow.org/digits ;;
+  get) printf '{"status": {"conditions": [{"type": "%s", "status": "True", "message": "why"}]}}' "$CONDITION" ;;
+  logs) echo "[pod/digits-node-0-0] step 1" ;;
+esac
+"""
+
+
+def test_a_job_is_applied_watched_and_deleted_by_kubectl(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/kubectl").write_text(KUBECTL)
+    (tmp_path / "bin/kubectl").chmod(0o755)
+    file = tmp_path / "egeria.yaml"
+    file.write_text(JOB.replace("/work", str(tmp_path / "work")))
+    calls = tmp_path / "calls"
+
+    def egeria(*words: str, condition: str = "") -> str:
+        environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "CALLS": str(calls), "CONDITION": condition}
+        command = [EGERIA, words[0], file, *words[1:]]
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+    assert "submitted as kubernetes trainjob.trainer.kubeflow.org/digits" in egeria("submit", "--to", "kubernetes")
+    script = tmp_path / "work/out/job.yaml"
+    assert script.read_text() == compile_file(file, "--to", "kubernetes").stdout
+    for condition, words in {
+        "Created": "waiting",
+        "Running": "running",
+        "Complete": "finished",
+        "Failed": "failed: why",
+    }.items():
+        assert egeria("status", condition=condition).startswith(f"digits: {words} (kubernetes ")
+    assert egeria("logs") == "[pod/digits-node-0-0] step 1\n"
+    assert egeria("logs", "-f") == "[pod/digits-node-0-0] step 1\n"
+    egeria("cancel")
+    said = calls.read_text().splitlines()
+    assert said[0] == f"kubectl apply --output=name --filename {script}"
+    assert "--selector jobset.sigs.k8s.io/jobset-name=digits" in said[-3]
+    assert said[-2] == said[-3] + " --follow"
+    assert said[-1] == f"kubectl delete --ignore-not-found --wait=false --filename {script}"
+
+
 def test_the_base_is_valid_and_names_all_its_files() -> None:
     base = ROOT / "deploy/kubernetes"
     kustomization = yaml.safe_load((base / "kustomization.yaml").read_text())

@@ -18,7 +18,7 @@ from comments import CPP_CODE
 from folder_graph import includes
 from source_tree import files, name, text
 
-CPP_TREES = ("common/", "controller/", "worker/", "launcher/")
+CPP_TREES = ("common/", "controller/", "jobs/", "worker/", "launcher/")
 PYTHON_TREES = ("worker/python/egeria/", "bench/")
 USERS = ("worker/python/examples/", "tests/benchmarks/")  # functions that these call are used
 FOREIGN = "worker/commit/gloo_declarations/"  # copies of another library's headers

@@ -12,7 +12,7 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s#]+)")
 NAMED = re.compile(r"`([\w./-]+\.md)`")
 # A path in backquotes; without an ending it may leave one open, as `tests/e2e` and `common/base/ids` do.
-PATH = re.compile(r"`((?:bench|common|controller|deploy|docs|launcher|proto|tests|worker)/[\w./-]+)`")
+PATH = re.compile(r"`((?:bench|common|controller|deploy|docs|jobs|launcher|proto|tests|worker)/[\w./-]+)`")
 
 
 def links(document: pathlib.Path) -> list[str]:
