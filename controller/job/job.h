@@ -48,8 +48,9 @@ struct LiveJob {
   GradientRequests gradients;
   absl::Time last_activity = absl::InfinitePast();
   absl::Time last_heartbeat = absl::InfinitePast();
-  std::optional<v1::Account> account;  // the newest one of rank 0
-  Curve losses{kLossPoints};           // rank 0 tells them; people look at them
+  std::optional<v1::Account> account;    // the newest one of rank 0
+  std::optional<v1::CacheReport> cache;  // likewise
+  Curve losses{kLossPoints};             // rank 0 tells them; people look at them
   JobTotals totals;
 
   // These have been logged, and are not logged again.

@@ -90,6 +90,7 @@ JobView ViewOf(const Job& job) {
   view.policy = job.state.policy().status();
   view.totals = job.live.totals;
   view.account = job.live.account;
+  view.cache = job.live.cache;
   const v1::Counters counters = job.live.ranks.Totals();
   view.totals.worker_samples_dropped = counters.samples_dropped();
   view.totals.reconnects = counters.reconnects();

@@ -49,7 +49,8 @@ struct JobView {
   std::map<std::string, std::string> unusable;  // modules without a reference, and the name of the reason
   policy::PolicyStatus policy;
   JobTotals totals;
-  std::optional<v1::Account> account;  // the newest one of rank 0
+  std::optional<v1::Account> account;    // the newest one of rank 0
+  std::optional<v1::CacheReport> cache;  // likewise; empty where it has none
   absl::Time last_activity;
 };
 

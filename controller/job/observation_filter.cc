@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kLearningRateChange = 0.01;
 constexpr int64_t kTicksPerJob = 1'000;
+constexpr size_t kLongestText = 1'000;  // bytes, of a cache's state and reason
 constexpr int64_t kAccountsPerJob = 50;
 constexpr int64_t kTickStepsWhereTotalIsUnknown = 50;
 
@@ -48,6 +49,12 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat, int modules) {
       (losses.first_step() < 0 || losses.first_step() > heartbeat.step() - losses.values_size() + 1)) {
     return bad("losses of ", losses.values_size(), " steps from ", losses.first_step(), " on at step ",
                heartbeat.step());
+  }
+  if (const v1::CacheReport& cache = heartbeat.cache(); heartbeat.has_cache()) {
+    if (cache.state().size() > kLongestText || cache.reason().size() > kLongestText) return bad("a long text");
+    if (cache.hits() < 0 || cache.computed() < 0 || cache.bytes_read() < 0 || !std::isfinite(cache.saved_seconds())) {
+      return bad("a cache's numbers that cannot be");
+    }
   }
   if (heartbeat.has_account()) {
     const v1::Account& account = heartbeat.account();

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "common/base/status.h"
 #include "controller/job/directives.h"
 
@@ -92,6 +93,11 @@ absl::Status SessionDesk::Heartbeat(SessionId session, const v1::Heartbeat& hear
   if (job.state.finished()) return absl::OkStatus();
   if (seat->number == 0) {
     if (heartbeat.has_account()) job.live.account = heartbeat.account();
+    if (heartbeat.has_cache()) {
+      job.live.cache = heartbeat.cache();
+      job.live.cache->set_state(Printable(heartbeat.cache().state()));
+      job.live.cache->set_reason(Printable(heartbeat.cache().reason()));
+    }
     int64_t step = heartbeat.losses().first_step();
     for (const float loss : heartbeat.losses().values()) job.live.losses.Add(step++, loss);
     const ObservationFilter before = job.live.filter;

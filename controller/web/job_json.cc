@@ -175,6 +175,14 @@ std::string JobJson(const JobDetail& detail) {
   const JobView& view = detail.view;
   json out = SummaryOf(view.summary);
   AddAccount(view, &out);
+  if (view.cache) {
+    out["cache"] = {{"state", view.cache->state()},
+                    {"reason", view.cache->reason()},
+                    {"hits", view.cache->hits()},
+                    {"computed", view.cache->computed()},
+                    {"bytes_read", view.cache->bytes_read()},
+                    {"saved_seconds", view.cache->saved_seconds()}};
+  }
   out["module_states"] = ModulesOf(view);
   out["rank_states"] = RanksOf(detail);
   out["totals"] = TotalsOf(view.totals);

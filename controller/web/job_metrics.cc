@@ -63,11 +63,18 @@ struct JobFamilies {
   Family reconnects = Family::Counter("egeria_worker_reconnects_total", "Streams that ranks have opened again.");
   Family saved = Family::Gauge("egeria_job_saved_seconds", "Time of rank 0 that freezing has saved, as it tells.");
   Family spent = Family::Gauge("egeria_job_spent_seconds", "Time of rank 0 that Egeria has taken, as it tells.");
+  Family cache_samples = Family::Counter("egeria_job_cache_samples_total",
+                                         "Samples of rank 0 that asked the cache of frozen activations, by result.");
+  Family cache_bytes = Family::Counter("egeria_job_cache_read_bytes_total", "Bytes of the entries that it has read.");
+  Family cache_saved =
+      Family::Gauge("egeria_job_cache_saved_seconds", "Time that its cache has saved, less its cost; estimated.");
+  Family cache_state = Family::Gauge("egeria_job_cache_state", "1 for the state of its cache.");
 
   void AddSummary(const Labels& job, const v1::JobSummary& summary);
   void AddPolicy(const Labels& job, const JobView& view);
   void AddTotals(const Labels& job, const JobTotals& totals);
   void AddAccount(const Labels& job, const v1::Account& account);
+  void AddCache(const Labels& job, const v1::CacheReport& cache);
   void MoveTo(std::vector<prometheus::MetricFamily>* families) &&;
 };
 
@@ -138,13 +145,22 @@ void JobFamilies::AddAccount(const Labels& job, const v1::Account& account) {
   spent.Add(job, account.spent_seconds());
 }
 
+void JobFamilies::AddCache(const Labels& job, const v1::CacheReport& cache) {
+  cache_samples.Add(With(job, "result", "hit"), static_cast<double>(cache.hits()));
+  cache_samples.Add(With(job, "result", "computed"), static_cast<double>(cache.computed()));
+  cache_bytes.Add(job, static_cast<double>(cache.bytes_read()));
+  cache_saved.Add(job, cache.saved_seconds());
+  cache_state.Add(With(job, "state", cache.state()), 1);
+}
+
 void JobFamilies::MoveTo(std::vector<prometheus::MetricFamily>* families) && {
   for (Family* family :
-       {&step,      &ranks,       &connected,         &bootstrapping, &paused,    &observing,  &blocked,
-        &unusable,  &prefix,      &by_script,         &share,         &readings,  &plasticity, &slope,
-        &threshold, &consecutive, &gradient_readings, &snr,           &snr_lower, &snr_upper,  &snr_threshold,
-        &decisions, &commits,     &samples,           &dropped,       &refused,   &snapshots,  &snapshot_bytes,
-        &seconds,   &evaluations, &reconnects,        &saved,         &spent}) {
+       {&step,        &ranks,       &connected,         &bootstrapping, &paused,        &observing,   &blocked,
+        &unusable,    &prefix,      &by_script,         &share,         &readings,      &plasticity,  &slope,
+        &threshold,   &consecutive, &gradient_readings, &snr,           &snr_lower,     &snr_upper,   &snr_threshold,
+        &decisions,   &commits,     &samples,           &dropped,       &refused,       &snapshots,   &snapshot_bytes,
+        &seconds,     &evaluations, &reconnects,        &saved,         &cache_samples, &cache_bytes, &cache_saved,
+        &cache_state, &spent}) {
     std::move(*family).MoveTo(families);
   }
 }
@@ -240,6 +256,7 @@ std::vector<prometheus::MetricFamily> JobMetrics(const ManagerView& view, absl::
     of_jobs.AddPolicy(label, job);
     of_jobs.AddTotals(label, job.totals);
     if (job.account) of_jobs.AddAccount(label, *job.account);
+    if (job.cache) of_jobs.AddCache(label, *job.cache);
   }
   std::move(of_jobs).MoveTo(&families);
   return families;

@@ -62,13 +62,24 @@ struct JobDescription {
 };
 
 // The training loop reports this after each optimizer step.
+// The work of the cache of frozen activations in this process; the protocol's CacheReport says more.
+struct CacheReport {
+  std::string state;
+  std::string reason;
+  int64_t hits = 0;
+  int64_t computed = 0;
+  int64_t bytes_read = 0;
+  double saved_seconds = 0;
+};
+
 struct StepReport {
   int64_t step = 0;  // optimizer steps done
   std::optional<float> loss;
   std::vector<double> learning_rates;
   int frozen_prefix = 0;
   PlanId applied_plan;
-  std::shared_ptr<const TimeTotals> time;  // the time that freezing has saved; null: not known yet
+  std::shared_ptr<const TimeTotals> time;    // the time that freezing has saved; null: not known yet
+  std::shared_ptr<const CacheReport> cache;  // null: there is no cache
   int zero_lr_prefix = 0;    // no parameter of the first so many changes: their learning rates are 0, others' are not
   int frozen_by_script = 0;  // the script lets no parameter of the first so many layer modules train
 };

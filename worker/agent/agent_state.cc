@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/base/printable.h"
 #include "common/rpc/grpc_status.h"
 
 namespace egeria::worker {
@@ -31,6 +32,17 @@ void FillAccount(const TimeTotals& time, int frozen_prefix, v1::Heartbeat* heart
   if (frozen_prefix <= 0 || frozen == time.seconds_per_step.end()) return;
   account->set_frozen_step_seconds(frozen->second);
   account->set_frozen_prefix(frozen_prefix);
+}
+
+void FillCache(const CacheReport& report, v1::Heartbeat* heartbeat) {
+  constexpr size_t kLongestReason = 900;  // the protocol's bound, less what a cut character may become
+  v1::CacheReport* cache = heartbeat->mutable_cache();
+  cache->set_state(report.state);
+  cache->set_reason(Printable(Printable(report.reason).substr(0, kLongestReason)));
+  cache->set_hits(report.hits);
+  cache->set_computed(report.computed);
+  cache->set_bytes_read(report.bytes_read);
+  cache->set_saved_seconds(report.saved_seconds);
 }
 
 }  // namespace
@@ -189,6 +201,7 @@ v1::Heartbeat AgentState::TakeHeartbeat() {
     heartbeat.mutable_losses()->mutable_values()->Assign(run.values.begin(), run.values.end());
   }
   if (report_.time != nullptr) FillAccount(*report_.time, report_.frozen_prefix, &heartbeat);
+  if (report_.cache != nullptr) FillCache(*report_.cache, &heartbeat);
   v1::Counters* counters = heartbeat.mutable_counters();
   counters->set_samples_sent(counters_.samples_sent);
   counters->set_samples_dropped(counters_.samples_dropped + uploads_.samples_dropped());

@@ -198,7 +198,8 @@ struct RankLink::State {
   // Nothing is under way that all ranks do not have yet. It is the same on all ranks, like all that is heard.
   bool idle = false;
   SessionTotals counted;
-  std::shared_ptr<const TimeTotals> time;  // the newest, for reports
+  std::shared_ptr<const TimeTotals> time;    // the newest, for reports
+  std::shared_ptr<const CacheReport> cache;  // likewise
   int64_t step;
   int frozen_prefix;
   PlanId applied = parts.applied_plan;
@@ -344,6 +345,7 @@ void RankLink::Report(int64_t step, const at::Tensor& loss, const std::vector<do
     report.frozen_prefix = frozen_prefix;
     report.applied_plan = state.applied;
     report.time = state.time;
+    report.cache = state.cache;
     // The loss may not have been computed yet; the report waits for it, the training thread does not. Meanwhile a CUDA
     // graph may put the next step's loss into the same place, so that a copy is made.
     const bool on_device = at::accelerator::isAccelerator(state.parts.device.type());
@@ -382,7 +384,15 @@ void RankLink::SetAccount(TimeTotals totals) {
   state.counted.account = std::move(totals);
 }
 
-void RankLink::SetCacheTotals(CacheTotals totals) { state().counted.cache = std::move(totals); }
+void RankLink::SetCacheTotals(CacheTotals totals) {
+  State& state = this->state();
+  if (totals.state != "none") {
+    CacheReport report = {totals.state, totals.reason, totals.hits, 0, totals.bytes_read, totals.saved_seconds};
+    for (const auto& [reason, samples] : totals.misses) report.computed += samples;
+    state.cache = std::make_shared<CacheReport>(std::move(report));
+  }
+  state.counted.cache = std::move(totals);
+}
 
 AgentCounters RankLink::counters() const {
   return has_controller() ? state().parts.agent->counters() : AgentCounters();

@@ -17,6 +17,9 @@ const TERMS = {
   snr_threshold: "A module whose whole interval lies over this still learns, and does not freeze.",
   rank: "One training process, numbered from 0.",
   stream: "The connection from a rank to the controller. Training goes on without it; what is frozen stays frozen.",
+  hits: "Samples of rank 0 whose frozen modules were skipped, of those that asked the cache.",
+  bytes_read: "Bytes of the cache's entries that rank 0 has read.",
+  cache_saved: "Time that skipping has saved rank 0, less what reading and keeping have cost. It is part of the time saved.",
   dropped: "Samples for readings that the worker could not send in time. Training does not wait for them.",
 };
 
@@ -144,6 +147,35 @@ function showTiles(job) {
   tiles.push(tile("Ranks connected", "rank", job.connected_ranks, `of ${job.ranks}`,
     shown("egeria_connected_ranks", job.connected_ranks)));
   fill($("tiles"), tiles);
+}
+
+const CACHE = {
+  unfrozen: "Nothing is frozen, so that there is nothing to keep.",
+  unknown: "It is not known yet whether samples come again.",
+  trying: "It is being tried whether the cache pays.",
+  on: "The forward pass of frozen modules is skipped where the cache has what they give.",
+  off: "The cache does not pay, and is not asked.",
+  refused: "The frozen modules cannot be skipped.",
+};
+
+function bytes(value) {
+  const power = Math.min(4, Math.max(0, Math.floor(Math.log2(Math.max(1, value)) / 10)));
+  return `${short(value / 2 ** (10 * power))} ${["bytes", "KiB", "MiB", "GiB", "TiB"][power]}`;
+}
+
+function showCache(job) {
+  const cache = job.cache;
+  const words = cache ? CACHE[cache.state] ?? cache.state : "Rank 0 has told of no cache.";
+  $("cache-words").textContent = words + (cache?.reason ? ` ${sentence(cache.reason)}` : "");
+  const asked = cache ? cache.hits + cache.computed : 0;
+  fill($("cache"), asked === 0 ? [] : [
+    tile("Samples skipped", "hits", number.format(cache.hits), `of ${number.format(asked)}`,
+      shown("egeria_job_cache_samples_total", cache.hits)),
+    tile("Read from the cache", "bytes_read", bytes(cache.bytes_read), "",
+      shown("egeria_job_cache_read_bytes_total", cache.bytes_read)),
+    tile("Saved by the cache", "cache_saved", seconds(cache.saved_seconds), "estimated",
+      shown("egeria_job_cache_saved_seconds", cache.saved_seconds)),
+  ]);
 }
 
 // What a person should know, in words.
@@ -390,6 +422,7 @@ function showJob(job, history) {
   showTiles(job);
   fill($("sentences"), sentencesOf(job).map((text) => element("li", text)));
   showModules(job);
+  showCache(job);
   showRanks(job);
   if (history) showHistory(job, history);
 }

@@ -309,6 +309,25 @@ TEST_F(ObservationFilterTest, TakesNoAccountThatIsOfNoUse) {
   EXPECT_FALSE(takes());
 }
 
+TEST_F(ObservationFilterTest, RefusesReportsOfACacheThatAreNone) {
+  v1::Heartbeat heartbeat;
+  v1::CacheReport* cache = heartbeat.mutable_cache();
+  cache->set_state("on");
+  cache->set_saved_seconds(-1);
+  EXPECT_TRUE(ValidateHeartbeat(heartbeat, 3).ok());
+  const auto refused = [&heartbeat] {
+    return std::string(ValidateHeartbeat(heartbeat, 3).message()).starts_with("[BAD_MESSAGE]");
+  };
+  cache->set_saved_seconds(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_TRUE(refused());
+  cache->set_saved_seconds(0);
+  cache->set_hits(-1);
+  EXPECT_TRUE(refused());
+  cache->set_hits(0);
+  cache->set_reason(std::string(1'001, 'x'));
+  EXPECT_TRUE(refused());
+}
+
 TEST_F(ObservationFilterTest, RefusesAccountsThatAreNone) {
   for (const double seconds :
        {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {

@@ -53,6 +53,9 @@ JobView FullJob(int number, const std::string& name) {
   job.totals.snapshot_bytes = 1'000;
   job.account.emplace().set_saved_seconds(12.5);
   job.account->set_spent_seconds(0.5);
+  job.cache.emplace().set_state("on");
+  job.cache->set_hits(90);
+  job.cache->set_computed(10);
   job.last_activity = kNow;
   return job;
 }
@@ -91,6 +94,9 @@ TEST(JobMetrics, ShowWhatIsKnownOfAJob) {
            "egeria_reference_seconds_total{training_job=\"resnet\",backend=\"int8\"} 1.5",
            "egeria_job_saved_seconds{training_job=\"resnet\"} 12.5",
            "egeria_job_spent_seconds{training_job=\"resnet\"} 0.5",
+           "egeria_job_cache_samples_total{training_job=\"resnet\",result=\"hit\"} 90",
+           "egeria_job_cache_samples_total{training_job=\"resnet\",result=\"computed\"} 10",
+           "egeria_job_cache_state{training_job=\"resnet\",state=\"on\"} 1",
            "egeria_reference_samples_dropped_total{reason=\"late\"} 3",
            "egeria_reference_process_ends_total{reason=\"crash\"} 0",
            "egeria_reference_process_ends_total{reason=\"deadline\"} 2",

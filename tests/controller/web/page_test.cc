@@ -56,6 +56,8 @@ TEST_F(PageTest, ShowsWhatHappened) {
   heartbeat.mutable_losses()->set_first_step(step - 1);
   for (float loss : {2.5f, 1.5f}) heartbeat.mutable_losses()->add_values(loss);
   heartbeat.mutable_account()->set_saved_seconds(12.5);
+  heartbeat.mutable_cache()->set_state("off");
+  heartbeat.mutable_cache()->set_reason("reading takes\nlonger");
   ASSERT_TRUE(manager_->sessions().Heartbeat(stream->id, heartbeat).ok());
   Serve();
   const json list = GetJson("api/jobs");
@@ -72,6 +74,8 @@ TEST_F(PageTest, ShowsWhatHappened) {
   EXPECT_EQ(job["decided_prefix"], 1);
   EXPECT_EQ(job["totals"]["readings"], view.totals.readings);
   EXPECT_EQ(job["module_states"][0]["plasticity"], *view.policy.modules[0].plasticity);
+  EXPECT_EQ(job["cache"]["state"], "off");
+  EXPECT_EQ(job["cache"]["reason"], "reading takes\\nlonger");
   EXPECT_EQ(job["rank_states"][0]["connected"], true);
 
   const json history = GetJson("api/jobs/" + id + "/history");
