@@ -80,7 +80,7 @@ def test_from_a_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
         """As many as there are parameters to train."""
         return float(sum(parameter.requires_grad for parameter in parameters))
 
-    monkeypatch.setattr("egeria.doctor.examination._step_seconds", seconds)
+    monkeypatch.setattr("egeria.doctor.step_costs.step_seconds", seconds)
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)), nn.Linear(8, 2))
     found = egeria.doctor(model, torch.randn(4, 8), modules=[[str(i)] for i in range(5)], rounds=1)
     steps = egeria.reinvest(100, egeria.Config(policy="finetune", options={"frozen_prefix": 3}), found)

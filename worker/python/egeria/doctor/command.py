@@ -8,7 +8,7 @@ import importlib.util
 import pathlib
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import nn
@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from egeria.doctor.examination import LossFunction, examine
 from egeria.errors import EgeriaError
 
-_RESULTS = "the model, or (model, batch), (model, batch, loss_fn), (model, batch, loss_fn, optimizer)"
+_RESULTS = "the model, or (model, batch), and behind these loss_fn, optimizer and loader"
 
 
 def load_build(target: str) -> Callable[[], Any]:
@@ -59,7 +59,7 @@ def _load_file(path: pathlib.Path) -> types.ModuleType:
     return module
 
 
-def run_build(target: str) -> tuple[nn.Module, Any, LossFunction | None, Any]:
+def run_build(target: str) -> tuple[nn.Module, Any, LossFunction | None, Any, Any]:
     """Calls the function that `target` names and takes its result apart.
 
     Raises:
@@ -73,12 +73,13 @@ def run_build(target: str) -> tuple[nn.Module, Any, LossFunction | None, Any]:
             "BAD_BUILD", f"{target} raised {type(error).__name__}: {error}; it is called without arguments"
         ) from error
     parts = list(result) if isinstance(result, tuple) else [result]
-    parts += [None] * (4 - len(parts))
+    parts += [None] * (5 - len(parts))
     fits = (
-        len(parts) == 4
+        len(parts) == 5
         and isinstance(parts[0], nn.Module)
         and (parts[2] is None or callable(parts[2]))
         and (parts[3] is None or isinstance(parts[3], (Optimizer, Sequence)))
+        and (parts[4] is None or isinstance(parts[4], Iterable))
     )
     if not fits:
         kinds = ", ".join(type(part).__name__ for part in parts if part is not None)
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "build",
         help="model.py:build or package.module:build, a function without arguments that "
-        "returns the model, or (model, example batch[, loss_fn(model, batch)[, optimizer]])",
+        "returns the model, or (model, example batch[, loss_fn(model, batch)[, optimizer[, loader]]])",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
@@ -111,9 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--rounds must be at least 1, --samples at least 2")
     modules = parsed.modules[0] if parsed.modules and len(parsed.modules) == 1 else parsed.modules
     try:
-        model, batch, loss_fn, optimizer = run_build(parsed.build)
+        model, batch, loss_fn, optimizer, loader = run_build(parsed.build)
         report = examine(
-            model, batch, loss_fn, optimizer, modules=modules, rounds=parsed.rounds, samples=parsed.samples
+            model, batch, loss_fn, optimizer, loader, modules=modules, rounds=parsed.rounds, samples=parsed.samples
         )
     except EgeriaError as error:
         print(f"egeria doctor: {error}", file=sys.stderr)

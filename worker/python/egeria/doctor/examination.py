@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from egeria import _native
-from egeria.doctor.report import CONTROLLER, UNKNOWN, WORKER, BackendReport, ModuleReport, Report, Saving
+from egeria.doctor.report import CONTROLLER, UNKNOWN, WORKER, BackendReport, Loading, ModuleReport, Report, Saving
+from egeria.doctor.step_costs import measure
 from egeria.errors import EgeriaError
 from egeria.freeze.checks import check, check_wrappers
-from egeria.freeze.freezer import Freezer
 from egeria.freeze.replicas import Replicas
 from egeria.model.inputs import GraphError, RootInputs
 from egeria.model.modules import LayerModule, ModuleSpec, embedding_prefix, from_unit_names, partition
@@ -31,7 +31,7 @@ from egeria.reference.probing import record_calls
 
 LossFunction = Callable[[nn.Module, Any], Tensor]
 
-_MOST_PREFIXES = 16  # that are measured; of more layer modules, as many evenly spaced ones
+_LOADED_BATCHES = 8
 
 
 def examine(
@@ -39,6 +39,7 @@ def examine(
     batch: Any = None,
     loss_fn: LossFunction | None = None,
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    loader: Iterable[Any] | None = None,
     *,
     modules: ModuleSpec = None,
     rounds: int = 7,
@@ -53,6 +54,7 @@ def examine(
       loss_fn: (model, batch) -> scalar loss, where the call or the loss is another one; `batch` may then be anything.
         Default: what the model returns as `loss`, else the mean square of its outputs.
       optimizer: that of the training. Without it, it is not checked.
+      loader: of the training's batches. Some are loaded, to see how long that takes, and how many samples there are.
       modules: as for attach().
       rounds: of the measurement, which takes each frozen prefix once a round.
       samples: of a reading (Config.batch_size).
@@ -71,7 +73,7 @@ def examine(
         else:
             random_state = torch.get_rng_state()
             try:
-                _try_out(root, batch, loss_fn, modules, rounds, samples, findings)
+                _try_out(root, batch, loss_fn, loader, modules, rounds, samples, findings)
             finally:
                 torch.set_rng_state(random_state)
         findings.refusal = _refusal(model, optimizer, findings)
@@ -87,6 +89,7 @@ def examine(
         findings.refusal,
         tuple(findings.notes),
         embedding_prefix(findings.modules),
+        findings.loading,
     )
 
 
@@ -96,6 +99,7 @@ class _Findings:
     reasons: list[str | None] | None = None  # for each layer module why it has no graph; None: not known
     backends: dict[int, tuple[BackendReport, ...]] = dataclasses.field(default_factory=dict)  # by layer module
     savings: tuple[Saving, ...] = ()
+    loading: Loading | None = None
     refusal: str | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
 
@@ -104,6 +108,7 @@ def _try_out(
     root: nn.Module,
     batch: Any,
     loss_fn: LossFunction | None,
+    loader: Iterable[Any] | None,
     spec: ModuleSpec,
     rounds: int,
     samples: int,
@@ -135,7 +140,9 @@ def _try_out(
                 modules = partition(twin, None, calls)
                 findings.modules = _same_modules(modules, root)
             _export(twin, modules, inputs, findings)
-    findings.savings = _measure(modules, loss_of, rounds)
+    findings.savings = measure(twin, modules, loss_of, rounds)
+    if loader is not None:
+        findings.loading = _loading(twin, loader, loss_of)
     findings.notes.append(
         "times are of this machine and one process; gradients that frozen layers do not send between ranks save more"
     )
@@ -273,42 +280,21 @@ def _backends(exported: ExportedModel, index: int, inputs: Sequence[Tensor]) -> 
     )
 
 
-def _measure(modules: Sequence[LayerModule], loss_of: Callable[[], Tensor], rounds: int) -> tuple[Saving, ...]:
-    """Times forward and backward with each frozen prefix, interleaved, so that all see the same disturbances."""
-    count = len(modules)
-    prefixes = list(range(1, count))
-    if len(prefixes) > _MOST_PREFIXES:
-        prefixes = sorted({round(i * (count - 1) / _MOST_PREFIXES) for i in range(1, _MOST_PREFIXES + 1)})
-    freezer = Freezer(modules, [])
-    parameters = [parameter for module in modules for _, parameter in module.parameters()]
-    shares: dict[int, float] = {}
-    ratios: dict[int, list[float]] = {prefix: [] for prefix in prefixes}
-    for turn in range(rounds + 1):
-        base = None
-        for prefix in [0, *prefixes]:
-            freezer.apply(prefix)
-            shares[prefix] = freezer.frozen_share
-            seconds = _step_seconds(loss_of, parameters)
-            base = seconds if base is None else base
-            if prefix and turn:  # the first round warms up
-                ratios[prefix].append(seconds / base)
-    freezer.apply(0)
-    return tuple(
-        Saving(prefix, shares[prefix], statistics.median(ratios[prefix]), min(ratios[prefix]), max(ratios[prefix]))
-        for prefix in prefixes
-    )
-
-
-def _step_seconds(loss_of: Callable[[], Tensor], parameters: Sequence[nn.Parameter]) -> float:
-    for parameter in parameters:
+def _loading(root: nn.Module, loader: Iterable[Any], loss_of: Callable[[], Tensor]) -> Loading:
+    """Loads a few batches, and makes as many steps."""
+    samples = getattr(loader, "dataset", None)
+    count = len(samples) if hasattr(samples, "__len__") else None
+    iterator, loads, steps = iter(loader), [], []
+    for _ in range(_LOADED_BATCHES):
+        begin = time.perf_counter()
+        if next(iterator, None) is None:
+            break
+        loaded = time.perf_counter()
+        loss_of().backward()
+        loads.append(loaded - begin)
+        steps.append(time.perf_counter() - loaded)
+    for parameter in root.parameters():
         parameter.grad = None
-    _synchronize()
-    start = time.perf_counter()
-    loss_of().backward()
-    _synchronize()
-    return time.perf_counter() - start
-
-
-def _synchronize() -> None:
-    if torch.accelerator.is_available():
-        torch.accelerator.synchronize()
+    if not loads:
+        raise EgeriaError("BAD_BATCH", "the loader gives no batch; give the one of the training, or none")
+    return Loading(statistics.median(loads) / statistics.median(steps), count)

@@ -69,7 +69,7 @@ def step_shares(savings: Sequence[Saving], modules: int) -> list[float]:
     """The part of a step's time that each layer module saves once all before it are frozen, from the times of some
     prefixes; those between are taken to lie on a line. The last module never freezes."""
     points = [(0, 0.0)]
-    for saving in savings:
+    for saving in (entry for entry in savings if entry.frozen_prefix > 0):
         points.append((saving.frozen_prefix, max(points[-1][1], 1 - saving.ratio)))
     shares = []
     for (begin, low), (end, high) in zip(points, points[1:]):

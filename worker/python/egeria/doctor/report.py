@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 
+# Loading that takes more of a step's time than this is worth a word.
+_MUCH = 0.05
 # Where a layer module's reference model would run.
 CONTROLLER, WORKER, UNKNOWN = "controller", "worker", "unknown"
 
@@ -53,13 +55,19 @@ class ModuleReport:
 
 @dataclasses.dataclass(frozen=True)
 class Saving:
-    """The cost of a step with the first layer modules frozen.
+    """The cost of a step with the first layer modules frozen, and with what the script has frozen itself.
 
     Attributes:
-      frozen_prefix: how many are frozen.
+      frozen_prefix: how many Egeria has frozen; 0: only what the script has.
       frozen_share: of the parameters, 0..1.
-      ratio: of the time for forward and backward to that with nothing frozen, the median of interleaved rounds.
+      ratio: of the time for forward and backward to that with nothing frozen by Egeria, the median of interleaved
+        rounds.
       least, most: of the rounds.
+      fused: the same ratio with frozen layers in inference form (Config.frozen_forward); None: they have none.
+      cached: the same ratio where the cache has what the frozen layers give, but for the time of getting it; None: it
+        cannot keep that.
+      sample_bytes: what it would keep of a sample.
+      reason: why the cache cannot keep it.
     """
 
     frozen_prefix: int
@@ -67,12 +75,30 @@ class Saving:
     ratio: float
     least: float
     most: float
+    fused: float | None = None
+    cached: float | None = None
+    sample_bytes: int | None = None
+    reason: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Loading:
+    """Says what it takes to load a batch in the process that trains, or to wait for the workers that do.
+
+    Attributes:
+      batch: the time over that of a step with nothing frozen by Egeria.
+      samples: in the data set.
+    """
+
+    batch: float
+    samples: int | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
     """The findings of examine(). `refusal` is what attach() would raise, or None; `notes` say what is not known;
-    `embedding_prefix` is how many of the first layer modules are lookup tables, which may freeze early."""
+    `embedding_prefix` is how many of the first layer modules are lookup tables, which may freeze early; `loading` is
+    there where a loader was given."""
 
     model: str
     parameters: int
@@ -81,6 +107,7 @@ class Report:
     refusal: str | None
     notes: tuple[str, ...]
     embedding_prefix: int = 0
+    loading: Loading | None = None
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2)
@@ -107,26 +134,56 @@ class Report:
             numbers = ", ".join(str(i) for i, module in enumerate(self.modules) if module.reason == reason)
             lines.append(f"  not on the controller: {numbers}: {reason}")
         if self.savings:
-            lines += [
-                "",
-                "Forward and backward with the first k layer modules frozen, over nothing frozen "
-                "(median [least, most]):",
-                *_table(
-                    ["k", "frozen", "time"],
-                    [
-                        [
-                            str(saving.frozen_prefix),
-                            f"{saving.frozen_share:.1%}",
-                            f"{saving.ratio:.2f} [{saving.least:.2f}, {saving.most:.2f}]",
-                        ]
-                        for saving in self.savings
-                    ],
-                ),
-            ]
+            lines += ["", *self._savings()]
+        if self.loading is not None:
+            lines += ["", *self._loading(self.loading)]
         verdict = f"attach() would refuse: {self.refusal}" if self.refusal else "attach() would take this model."
         lines += ["", verdict]
         lines += [f"Note: {note}" for note in self.notes]
         return "\n".join(lines)
+
+    def _savings(self) -> list[str]:
+        samples = self.loading.samples if self.loading is not None else None
+        head = ["k", "frozen", "as they are", "fused", "cached", "a sample"] + ["all samples"] * (samples is not None)
+        rows = []
+        for saving in self.savings:
+            row = [str(saving.frozen_prefix), f"{saving.frozen_share:.1%}"]
+            row += [f"{saving.ratio:.2f} [{saving.least:.2f}, {saving.most:.2f}]"]
+            row += ["-" if ratio is None else f"{ratio:.2f}" for ratio in (saving.fused, saving.cached)]
+            row += [_size(saving.sample_bytes)]
+            row += [_size(saving.sample_bytes, samples)] * (samples is not None)
+            rows.append(row)
+        lines = [
+            "Forward and backward with the first k layer modules frozen, over nothing frozen (median [least, most]),",
+            "with frozen layers as they are, in inference form (frozen_forward='fused'), and from the cache once an",
+            "epoch has filled it. And what the cache keeps of a sample:",
+            *_table(head, rows),
+        ]
+        for reason in dict.fromkeys(saving.reason for saving in self.savings if saving.reason):
+            numbers = ", ".join(str(saving.frozen_prefix) for saving in self.savings if saving.reason == reason)
+            lines.append(f"  the cache cannot keep k = {numbers}: {reason}")
+        return lines
+
+    def _loading(self, loading: Loading) -> list[str]:
+        lines = [f"To load a batch takes {loading.batch:.2f} of a step's time."]
+        cached = [saving for saving in self.savings if saving.cached is not None]
+        best = min(cached, key=lambda saving: saving.cached, default=None)
+        if best is not None and loading.batch > _MUCH and best.cached < loading.batch:
+            lines += [
+                f"  From the cache a step takes {best.cached:.2f} with k = {best.frozen_prefix}: then loading decides.",
+                "  Where a sample's index always names the same sample, egeria.data.wrap(loader, skip_loading=True)",
+                "  leaves most of it out.",
+            ]
+        return lines
+
+
+def _size(bytes_: int | None, times: int | None = 1) -> str:
+    if bytes_ is None or times is None:
+        return "-"
+    value, units = float(bytes_ * times), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.3g} {units[0]}"
 
 
 def _place(module: ModuleReport) -> list[str]:
