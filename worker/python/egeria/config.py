@@ -89,7 +89,6 @@ class Config:
     cache_use: str = "auto"
     cache_precision: str = "exact"
     cache_compression: str = "auto"
-    cache_format: str | None = None  # refused; it was both of these
     cache_job_quota: int | str | None = None
     frozen_forward: str = "exact"
     pin_frozen_modes: bool = False
@@ -197,11 +196,6 @@ class Config:
                 raise _bad(f"options[{name!r}] is {value!r}; it must be {wanted}")
         if self.policy == "schedule" and "entries" not in self.options:
             raise _bad("the policy 'schedule' needs options={'entries': [{'fraction': 0.5, 'frozen_prefix': 2}]}")
-        if self.cache_format is not None:
-            raise _bad(
-                f"cache_format (EGERIA_CACHE_FORMAT) is {self.cache_format!r}; say cache_precision ('fp16', 'bf16', "
-                "'int8') or cache_compression ('lz4', 'zstd') instead"
-            )
         if self.cache_precision != "exact" and self.cache_compression not in ("auto", "none"):
             raise _bad("cache_compression is for exact activations; leave it out with another cache_precision")
         self._validate_numbers()
@@ -293,7 +287,7 @@ def _object(variable: str, text: str) -> dict[str, Any]:
 
 
 _TEXTS = ("training_job", "metrics", "policy", "reference", "frozen_forward", "on_divergence")
-_CACHE_TEXTS = ("cache", "cache_use", "cache_precision", "cache_compression", "cache_format", "cache_job_quota")
+_CACHE_TEXTS = ("cache", "cache_use", "cache_precision", "cache_compression", "cache_job_quota")
 # How from_env() reads the variable EGERIA_<FIELD> of each field.
 FROM_ENVIRONMENT = {
     **dict.fromkeys(_TEXTS + _CACHE_TEXTS, lambda variable, text: text),

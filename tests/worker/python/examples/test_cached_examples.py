@@ -44,7 +44,7 @@ def check(name: str, daemon: Daemon, tmp_path: pathlib.Path) -> None:
             "--save",
             f"{label}.pt",
         ]
-        done = run(command, tmp_path, EGERIA_CACHE=daemon.address)
+        done = run(command, tmp_path, EGERIA_CACHE=daemon.address, EGERIA_CACHE_USE="always")
         assert done.returncode == 0, done.stderr
         assert "epoch 3: loss" in done.stdout and "calls are computed" not in done.stderr
         return losses(tmp_path / f"{label}.jsonl")

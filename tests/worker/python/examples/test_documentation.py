@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import pathlib
 import re
+from collections.abc import Iterable
 
 import pytest
 from example_scripts import EXAMPLES, MARK, ROOT, plain_source
@@ -13,7 +15,8 @@ from egeria import Config
 from egeria.config import FROM_ENVIRONMENT
 
 PACKAGE = ROOT / "worker" / "python" / "egeria"
-TEXT = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+TEXT = (DOCS / "python.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DIFF = re.compile(r"```diff\n(.*?)```", re.DOTALL)
 BLOCKS = DIFF.findall(TEXT)
@@ -63,12 +66,24 @@ def test_every_error_has_an_entry_and_every_entry_an_error():
     assert {name for name in listed - raised if not re.search(rf'\[{name}\]|"{name}"', texts)} == set()
 
 
+def reasons_in(paths: Iterable[pathlib.Path]) -> set[str]:
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    return set(re.findall(r'Refused\(\s*"([A-Z0-9_]+)"', sources))
+
+
 def test_every_reason_not_to_skip_has_an_entry():
-    sources = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
-    raised = set(re.findall(r'Refused\(\s*"([A-Z0-9_]+)"', sources))
+    raised = reasons_in(path for path in PACKAGE.rglob("*.py") if path.parent.name != "frozen_forward")
     table = TEXT.split("## Skipping what is frozen")[1].split("## Sample ids")[0]
     rows = re.findall(r"^\| (`[A-Z].*?) \|", table, re.MULTILINE)
     assert {name for row in rows for name in re.findall("[A-Z0-9_]+", row)} == raised
+
+
+def test_every_reason_against_inference_form_has_an_entry():
+    text = (DOCS / "reference" / "refusals.md").read_text(encoding="utf-8")
+    section = text.split("## Not computed in inference form")[1].split("\n## ")[0]
+    raised = reasons_in((PACKAGE / "frozen_forward").rglob("*.py"))
+    assert raised - set(re.findall("`([A-Z_]+)`", text)) == set()
+    assert set(re.findall("^### `([A-Z_]+)`", section, re.MULTILINE)) <= raised
 
 
 def test_every_option_and_variable_is_listed():
