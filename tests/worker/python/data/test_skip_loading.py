@@ -731,7 +731,9 @@ class Pooling(Net):
 def test_what_the_cache_does_not_keep_is_loaded(patient_cache: Daemon):
     """It keeps less than a third of 48 x 72 KiB."""
     options = {"model": Pooling, "plans": ((1, 1),), "epochs": 8}
-    skipping = Run(patient_cache.address, Large(), config={"cache_job_quota": 2**20}, **options)
+    skipping = Run(
+        patient_cache.address, Large(), config={"cache_job_quota": 2**20, "cache_compression": "none"}, **options
+    )
     assert skipping.same_as(Run("none", Large(), **options))
     assert skipping.memory.off is None and SAMPLES / 2 < skipping.loads[-1]
 
