@@ -34,7 +34,7 @@ class MoCo(nn.Module):
         return logits / 0.07
 
 
-@shape(steps=60, tells=["RATES_UNKNOWN"])
+@shape(steps=60, prefix=6, tells=["RATES_UNKNOWN"])
 def moco():
     """A momentum encoder and a queue in the manner of MoCo: the forward pass moves weights and buffers"""
     import egeria
