@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 
 
-def run_two_ranks(script: str, options: Sequence[str]) -> None:
-    """Runs the script under torch.distributed.run with this process's arguments and `options`, one thread a rank."""
+def run_two_ranks(script: str, options: Sequence[str], **environment: str) -> None:
+    """Runs the script under torch.distributed.run with this process's arguments and `options`, one thread a rank, and
+    with these variables in its environment besides."""
     command = [
         sys.executable,
         "-m",
@@ -21,7 +22,8 @@ def run_two_ranks(script: str, options: Sequence[str]) -> None:
         *sys.argv[1:],
         *options,
     ]
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
 
 
 def read_plans(text: str, steps_per_epoch: int) -> list[tuple[int, int]]:

@@ -27,6 +27,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tests")]
 
+from benchmarks.two_ranks import run_two_ranks
+
 FORMS = ("plain", "features", "script", "plan")
 
 
@@ -111,14 +113,15 @@ class EpochClock:
 def run(arguments: argparse.Namespace, form: str, folder: pathlib.Path) -> list[dict]:
     """Runs one form. Returns a report for each rank."""
     folder.mkdir()
-    options = [*sys.argv[1:], "--form", form, "--job", str(folder)]
-    command = [sys.executable, __file__, *options]
+    options = ["--form", form, "--job", str(folder)]
+    cache = str(folder / "cache") if form in ("script", "plan") else "none"
+    variables = {"EGERIA_CONTROLLER": "none", "EGERIA_CACHE": cache}
     if arguments.ranks > 1:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(arguments.ranks)]
-        command = [sys.executable, *launcher, __file__, *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "EGERIA_CONTROLLER": "none"}
-    environment["EGERIA_CACHE"] = str(folder / "cache") if form in ("script", "plan") else "none"
-    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+        run_two_ranks(__file__, options, **variables)
+    else:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+        command = [sys.executable, __file__, *sys.argv[1:], *options]
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(arguments.ranks)]
 
 

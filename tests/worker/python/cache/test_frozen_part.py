@@ -259,18 +259,21 @@ def test_a_hook_on_the_first_layer_is_refused():
     assert both(Trunk, freeze, STEPS).refusal == "HOOKED"
 
 
+class Nested(nn.Module):
+    """A container, which may have hooks, behind a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 3, 1)
+        self.trunk = Trunk()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.trunk(self.stem(x))
+
+
 def test_a_hook_of_a_container_around_the_part_sees_what_it_saw():
     """The container trains in its last layer; what comes into it is what a layer before it has made."""
     seen: list[float] = []
-
-    class Nested(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem = nn.Conv2d(3, 3, 1)
-            self.trunk = Trunk()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.trunk(self.stem(x))
 
     def freeze(model: nn.Module) -> None:
         still("stem", "trunk.features")(model)
@@ -283,15 +286,6 @@ def test_a_hook_of_a_container_around_the_part_sees_what_it_saw():
 
 def test_a_hook_of_a_container_that_comes_later_sees_what_it_saw():
     seen: list[float] = []
-
-    class Nested(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem = nn.Conv2d(3, 3, 1)
-            self.trunk = Trunk()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.trunk(self.stem(x))
 
     def watch(number: int, model: nn.Module) -> None:
         if number == 7:

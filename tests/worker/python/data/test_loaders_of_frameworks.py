@@ -186,6 +186,15 @@ class WithVariants(Trainer):
         return self.accelerator.prepare(DataLoader(images, 4, sampler=sampler, collate_fn=collate))
 
 
+def check_other_variants_each_epoch(whole: list[Any], resumed: list[Any]) -> None:
+    """Two epochs have 12 batches each, samples have three variants, and the resume begins behind batch 16."""
+    assert len(whole) == 24 and resumed == whole[16:]
+    first, second = (
+        dict(divmod(index, 3) for ids, _ in whole[begin : begin + 12] for index in ids) for begin in (0, 12)
+    )
+    assert len(first) == len(second) == SAMPLES and all(first[sample] != second[sample] for sample in first)
+
+
 def test_a_trainer_with_variants_that_is_resumed_has_those_of_one_that_is_not(tmp_path: pathlib.Path):
     seen = []
     for resume in (None, str(tmp_path / "checkpoint-16")):  # 4 batches into the second epoch of 12
@@ -194,11 +203,7 @@ def test_a_trainer_with_variants_that_is_resumed_has_those_of_one_that_is_not(tm
         trainer.train(resume_from_checkpoint=resume)
         seen.append(trainer.model.seen)
         assert all(ids is not None and [index // 3 for index in ids] == samples for ids, samples in seen[-1])
-    assert len(seen[0]) == 24 and seen[1] == seen[0][16:]
-    first, second = (
-        dict(divmod(index, 3) for ids, _ in seen[0][begin : begin + 12] for index in ids) for begin in (0, 12)
-    )
-    assert len(first) == len(second) == SAMPLES and all(first[sample] != second[sample] for sample in first)
+    check_other_variants_each_epoch(*seen)
 
 
 @pytest.mark.parametrize("cache", [QUIET.cache, "none"])
@@ -217,11 +222,7 @@ def test_a_callback_brings_variants_with_and_without_a_cache(cache: str, workers
         trainer.train(resume_from_checkpoint=resume)
         seen.append(trainer.model.seen)
         assert all(ids is not None and [index // 3 for index in ids] == samples for ids, samples in seen[-1])
-    assert len(seen[0]) == 24 and seen[1] == seen[0][16:]
-    first, second = (
-        dict(divmod(index, 3) for ids, _ in seen[0][begin : begin + 12] for index in ids) for begin in (0, 12)
-    )
-    assert len(first) == len(second) == SAMPLES and all(first[sample] != second[sample] for sample in first)
+    check_other_variants_each_epoch(*seen)
     assert type(trainer.get_train_dataloader().dataset) is Numbers
 
 

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from egeria import _native
 from egeria.doctor.report import CONTROLLER, UNKNOWN, WORKER, BackendReport, Loading, ModuleReport, Report, Saving
-from egeria.doctor.step_costs import measure
+from egeria.doctor.step_costs import calls_in, measure, step_seconds
 from egeria.errors import EgeriaError
 from egeria.freeze.checks import check, check_wrappers
 from egeria.freeze.replicas import Replicas
@@ -227,16 +227,7 @@ def _inputs_of(model: nn.Module, loss_of: Callable[[], Tensor], samples: int) ->
     """The inputs that the model is called with while the loss is computed.
 
     Raises GraphError, with the reason, where no reading can be taken of it."""
-    caught: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-
-    def catch(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        caught.append((args, kwargs))
-
-    hook = model.register_forward_pre_hook(catch, with_kwargs=True)
-    try:
-        loss_of()
-    finally:
-        hook.remove()
+    caught = calls_in(model, loss_of)
     if not caught:
         raise GraphError(
             "the loss function does not call the model itself; attach() needs the module that the training loop calls"
@@ -289,10 +280,8 @@ def _loading(root: nn.Module, loader: Iterable[Any], loss_of: Callable[[], Tenso
         begin = time.perf_counter()
         if next(iterator, None) is None:
             break
-        loaded = time.perf_counter()
-        loss_of().backward()
-        loads.append(loaded - begin)
-        steps.append(time.perf_counter() - loaded)
+        loads.append(time.perf_counter() - begin)
+        steps.append(step_seconds(loss_of, list(root.parameters())))
     for parameter in root.parameters():
         parameter.grad = None
     if not loads:

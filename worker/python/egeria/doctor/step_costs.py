@@ -90,14 +90,7 @@ class _StepCosts:
 
     def _catch_call(self) -> Call | None:
         """How the loss calls the model; None where it does not, or in another way than the cache serves."""
-        caught: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-        hook = self._model.register_forward_pre_hook(
-            lambda _, args, kwargs: caught.append((args, kwargs)), with_kwargs=True
-        )
-        try:
-            self._loss_of()
-        finally:
-            hook.remove()
+        caught = calls_in(self._model, self._loss_of)
         try:
             return Call(*caught[-1], batch_of(*caught[-1])) if caught else None
         except (GraphError, UnusualCall):
@@ -152,6 +145,21 @@ class _StepCosts:
 
     def _step_seconds(self) -> float:
         return step_seconds(self._loss_of, self._parameters)
+
+
+def calls_in(model: nn.Module, loss_of: Callable[[], Tensor]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Returns what the model is called with while the loss is computed, once for each call."""
+    caught: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def catch(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        caught.append((args, kwargs))
+
+    hook = model.register_forward_pre_hook(catch, with_kwargs=True)
+    try:
+        loss_of()
+    finally:
+        hook.remove()
+    return caught
 
 
 def step_seconds(loss_of: Callable[[], Tensor], parameters: Sequence[nn.Parameter]) -> float:

@@ -90,9 +90,8 @@ class FollowedTraining:
         self._lost = False  # steps are not seen any more, so that nothing freezes
         self.capture = GraphCapture(self.tell)
         self._thaws = False  # all layers do when the next pass begins
-        self._ended_with: tuple[int, float, int] | None = (
-            None  # the three properties, as they were at the session's end
-        )
+        # The three properties below, as they were when the session ended.
+        self._ended_with: tuple[int, float, int] | None = None
         self._reports = Reports()
         self._rates = LearningRates(self._optimizers)
         check_wrappers(model, Replicas(model))

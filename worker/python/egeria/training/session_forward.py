@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from egeria.cache.frozen_part import resting
 from egeria.config import Config
 from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
@@ -45,7 +46,7 @@ class SessionForward:
             trains = bytes(parameter.requires_grad for parameter in self._parameters)
             if trains != self._trains:
                 self._trains = trains
-                self._follow(_frozen_in(self._model))
+                self._follow(resting(self._model))
             if self._forward is not None:
                 self._forward.end_step()
 
@@ -63,15 +64,3 @@ class SessionForward:
     def close(self) -> None:
         if self._forward is not None:
             self._forward.close()
-
-
-def _frozen_in(model: nn.Module) -> list[nn.Module]:
-    """The largest submodules with parameters, none of which trains: whoever has frozen them."""
-    found: list[nn.Module] = []
-    for child in model.children():
-        trains = [parameter.requires_grad for parameter in child.parameters()]
-        if trains and not any(trains):
-            found.append(child)
-        elif any(trains):
-            found += _frozen_in(child)
-    return list(dict.fromkeys(found))
