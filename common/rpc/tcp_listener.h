@@ -11,9 +11,9 @@
 
 namespace egeria::rpc {
 
-// Listens on a TCP port, at every address of the host's name, and hands connections to a gRPC server: as many as a
-// ConnectionBudget allows, counted by the address that they come from. gRPC's own listener takes any number, and none
-// ever again once the process has had no descriptor for one.
+// Listens on a TCP port, at every address of the host's name, and hands connections to a gRPC server. A
+// ConnectionBudget says how many, by the address that they come from. gRPC's own listener takes any number. Once the
+// process has had no descriptor for a connection, it never accepts again.
 // Thread-compatible. Stop() is idempotent; the destructor calls it.
 class TcpListener {
  public:
