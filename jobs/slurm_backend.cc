@@ -2,10 +2,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/status.h"
 #include "jobs/backend.h"
@@ -16,6 +18,10 @@
 
 namespace egeria::jobs {
 namespace {
+
+// Slurm's names for the states that a job does not leave.
+constexpr absl::string_view kEndStates[] = {"COMPLETED", "FAILED",    "CANCELLED", "TIMEOUT",      "NODE_FAIL",
+                                            "PREEMPTED", "BOOT_FAIL", "DEADLINE",  "OUT_OF_MEMORY"};
 
 bool HasOwnStep(const JobFile& job) { return job.egeria.controller == "own" && job.resources.nodes > 1; }
 // The lines that sbatch reads. None of them holds a text of the user's that sbatch could take apart.
@@ -116,17 +122,24 @@ scancel --signal=TERM "$SLURM_JOB_ID.0" 2>/dev/null || true
 wait_for "$controller_step" || true
 )sh";
 
-// For StrFormat: seconds before the limit, the signal to the ranks twice, the one to the step, seconds to wait for the
-// ranks.
-constexpr char kRunToTheLimit[] = R"sh(
+// For StrFormat: seconds before the limit, the signal to the ranks twice, the one to the step.
+constexpr char kTrapLimit[] = R"sh(
 # Slurm signals this script %d seconds before the time limit, or up to a minute earlier. The ranks get SIG%s then.
 limit_is_near=false
-trap 'limit_is_near=true' USR1
-status=0
-wait "$training" || status=$?
-if $limit_is_near; then
+training=
+signal_ranks() {
   echo "The time limit is near: the ranks get SIG%s."
   kill -%s "$training" 2>/dev/null || true
+}
+trap 'limit_is_near=true; [ -z "$training" ] || signal_ranks' USR1
+)sh";
+
+// For StrFormat: seconds to wait for the ranks.
+constexpr char kRunToTheLimit[] = R"sh(
+if $limit_is_near; then signal_ranks; fi  # the signal came before the training was there
+status=0
+$limit_is_near || wait "$training" || status=$?
+if $limit_is_near; then
   deadline=$((SECONDS + %d))
   while kill -0 "$training" 2>/dev/null && [ "$SECONDS" -lt "$deadline" ]; do sleep 1; done
   status=124
@@ -144,17 +157,23 @@ if $limit_is_near && [ "$status" -ne 0 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt %d
 fi
 )sh";
 
+std::string TrapLimit(const JobFile& job) {
+  if (!SignalsBeforeLimit(job)) return "";
+  const std::string& signal = job.checkpoints.signal;
+  const int64_t before = absl::ToInt64Seconds(job.checkpoints.signal_before);
+  return absl::StrFormat(kTrapLimit, before, signal, signal, CarrierSignal(job));
+}
+
 std::string RunCommands(const JobFile& job) {
   const std::string end_controller = HasOwnStep(job) ? kEndController : "";
   if (!SignalsBeforeLimit(job)) {
     return absl::StrCat(kStart, "status=0\nwait_for \"$training\" || status=$?\n", end_controller,
                         "exit \"$status\"\n");
   }
-  const std::string& signal = job.checkpoints.signal;
   const int64_t before = absl::ToInt64Seconds(job.checkpoints.signal_before);
   const int64_t patience = std::max(before - 10, before * 3 / 4);
-  return absl::StrCat(kStart, absl::StrFormat(kRunToTheLimit, before, signal, signal, CarrierSignal(job), patience),
-                      end_controller, absl::StrFormat(kRequeue, job.checkpoints.restarts), "exit \"$status\"\n");
+  return absl::StrCat(kStart, absl::StrFormat(kRunToTheLimit, patience), end_controller,
+                      absl::StrFormat(kRequeue, job.checkpoints.restarts), "exit \"$status\"\n");
 }
 
 // A job of Slurm is an sbatch script with a step for the controller and one with a task on each node.
@@ -175,8 +194,9 @@ class Slurm : public Backend {
                         "exec >>\"$output/log.txt\" 2>&1\n"
                         "rm -f \"$output/exit_code\"\n"
                         "trap 'echo $? >\"$output/exit_code\"' EXIT\n"
-                        "trap 'exit 143' TERM INT HUP\n\n"
-                        "# The nodes meet at the first of them. The ports follow from the job's number.\n"
+                        "trap 'exit 143' TERM INT HUP\n",
+                        TrapLimit(job),
+                        "\n# The nodes meet at the first of them. The ports follow from the job's number.\n"
                         "first=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
                         "port=$((20000 + SLURM_JOB_ID * 2 % 12000))\n"
                         "export first port\n",
@@ -189,15 +209,20 @@ class Slurm : public Backend {
   }
 
   absl::StatusOr<JobStatus> Status(const Submission& submission) const override {
-    const absl::StatusOr<std::string> said = OutputOf({"squeue", "--noheader", "--format=%T", "--jobs", submission.id});
-    if (absl::IsNotFound(said.status())) return said.status();
-    // squeue fails for a job that Slurm has forgotten.
+    const absl::StatusOr<std::string> said =
+        OutputOf({"squeue", "--noheader", "--states=all", "--format=%T", "--jobs", submission.id});
+    // Some minutes after its end Slurm forgets a job. No other failure of squeue says anything of the job.
+    if (!said.ok() && !absl::StrContains(said.status().message(), "Invalid job id")) return said.status();
     const std::string state = said.ok() ? std::string(absl::StripAsciiWhitespace(*said)) : "";
-    if (state == "PENDING" || absl::StartsWith(state, "REQUEUE")) return JobStatus{false, "waiting"};
-    const bool runs = state == "RUNNING" || state == "COMPLETING" || state == "CONFIGURING" || state == "SUSPENDED";
-    if (runs) return JobStatus{false, absl::AsciiStrToLower(state)};
+    if (state == "CANCELLED") return JobStatus{true, "cancelled"};
+    if (const bool ended = state.empty() || absl::c_linear_search(kEndStates, state); !ended) {
+      const bool waits = state == "PENDING" || state == "SPECIAL_EXIT" || absl::StartsWith(state, "REQUEUE");
+      return JobStatus{false, waits ? "waiting" : absl::AsciiStrToLower(state)};
+    }
     if (const auto ended = StatusByExitCode(submission.output)) return *ended;
-    return JobStatus{true, "ended without an exit code: it was cancelled, or its time limit killed it"};
+    if (state == "TIMEOUT") return StatusByExitCode(124);
+    const std::string reason = state.empty() ? "it was cancelled, or its time limit killed it" : "Slurm says " + state;
+    return JobStatus{true, absl::StrCat("ended without an exit code: ", reason)};
   }
 
   absl::Status Logs(const Submission& submission, bool follow, std::ostream& out) const override {

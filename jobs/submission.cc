@@ -73,6 +73,10 @@ std::optional<JobStatus> StatusByExitCode(const std::string& output) {
   std::ifstream file(output + "/exit_code");
   int code = 0;
   if (!(file >> code)) return std::nullopt;
+  return StatusByExitCode(code);
+}
+
+JobStatus StatusByExitCode(int code) {
   if (code == 0) return JobStatus{true, "finished"};
   if (code == 124) return JobStatus{true, "ended by its time limit; `egeria submit` goes on from its checkpoint"};
   if (code == 143) return JobStatus{true, "cancelled"};

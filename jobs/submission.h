@@ -23,7 +23,10 @@ absl::Status WriteSubmission(const Submission& submission);
 // Errors: NOT_FOUND nothing was submitted to this folder; INVALID_ARGUMENT job.json is damaged.
 absl::StatusOr<Submission> ReadSubmission(const std::string& output);
 
-// Says what the job's exit code means, once the job's script has written it; nothing where it has not.
+// Says what the exit code of a job's script means.
+JobStatus StatusByExitCode(int code);
+
+// The same for the code that the job's script has written to its output folder; nothing where it has written none.
 std::optional<JobStatus> StatusByExitCode(const std::string& output);
 
 // Writes the log to `out` and, as long as `running` says so, what is added to it.

@@ -50,12 +50,25 @@ class Digits:
         return json.loads((self.folder / f"out-{name}/summary.json").read_text())["runs"][0]
 
 
-def egeria(*words: str, environment: dict[str, str] | None = None) -> str:
-    result = subprocess.run(
+def run_egeria(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [EGERIA, *words], env=os.environ | (environment or {}), check=False, capture_output=True, text=True, timeout=120
     )
+
+
+def egeria(*words: str, environment: dict[str, str] | None = None) -> str:
+    result = run_egeria(*words, environment=environment)
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+def state_of(file: str, environment: dict[str, str] | None = None) -> str:
+    """The state of what was submitted; a busy Slurm may have to be asked again."""
+    for _ in range(10):
+        result = run_egeria("status", file, environment=environment)
+        if result.returncode == 0:
+            return result.stdout.split(": ", 1)[1].rsplit(" (", 1)[0]
+    raise AssertionError(result.stderr)
 
 
 def wait_for_end(file: str, environment: dict[str, str] | None = None, patience: float = 600) -> list[str]:
@@ -63,7 +76,7 @@ def wait_for_end(file: str, environment: dict[str, str] | None = None, patience:
     states: list[str] = []
     deadline = time.monotonic() + patience
     while True:
-        state = egeria("status", file, environment=environment).split(": ", 1)[1].rsplit(" (", 1)[0]
+        state = state_of(file, environment)
         if state not in states[-1:]:
             states.append(state)
         if state not in ("waiting", "running", "completing", "configuring"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import slurm_cluster
-from test_digits import Digits, egeria, wait_for_end
+from test_digits import Digits, egeria, state_of, wait_for_end
 
 if reason := slurm_cluster.why_not():
     pytest.skip(reason, allow_module_level=True)
@@ -63,7 +63,7 @@ def test_nodes_have_a_controller_and_a_cache_and_freeze(digits: Digits, slurm: d
 def test_a_job_on_slurm_can_be_cancelled(digits: Digits, slurm: dict[str, str]) -> None:
     job = digits.file("cancelled", 100_000)
     egeria("submit", job, "--to", "slurm", environment=slurm)
-    while "running" not in egeria("status", job, environment=slurm):
+    while state_of(job, slurm) != "running":
         pass
     egeria("cancel", job, environment=slurm)
     assert wait_for_end(job, slurm)[-1] == "cancelled"

