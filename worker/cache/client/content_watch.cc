@@ -48,7 +48,9 @@ std::vector<size_t> ContentWatch::Touched() {
 ContentWatch::Mark ContentWatch::MarkOf(const at::Tensor& tensor) {
   Mark mark;
   if (!tensor.defined()) return mark;
-  if (tensor.has_storage()) mark.address = tensor.storage().data();
+  if (tensor.has_storage() && tensor.storage().data() != nullptr) {
+    mark.address = static_cast<const std::byte*>(tensor.storage().data()) + tensor.storage_offset() * tensor.itemsize();
+  }
   if (!tensor.is_inference()) mark.version = tensor._version();
   return mark;
 }

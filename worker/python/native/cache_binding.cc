@@ -15,7 +15,6 @@
 #include "common/plasticity/compared.h"
 #include "pybind11/functional.h"
 #include "worker/cache/client/activation_cache.h"
-#include "worker/cache/client/content_watch.h"
 #include "worker/cache/client/pass_ledger.h"
 #include "worker/cache/client/tensor_hash.h"
 #include "worker/cache/entry/int8_format.h"
@@ -193,13 +192,6 @@ void DefineLine(py::module_& module) {
         tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(why);
       },
       "tensor"_a, "why"_a, "Whoever asks for the tensor's memory, which need not be there, gets a RuntimeError.");
-  py::class_<cache::ContentWatch>(module, "ContentWatch", "Sees writes to tensors.")
-      .def(py::init<const std::vector<at::Tensor>&, size_t, size_t>(), "tensors"_a, "looks"_a = 256,
-           "whole_bytes"_a = 0)
-      .def("unchanged", &cache::ContentWatch::Unchanged, "again"_a = false,
-           "The next look at contents: at a part of each tensor that is dense in host memory, another one than before.")
-      .def("touched", &cache::ContentWatch::Touched,
-           "Positions of the tensors with counted writes, or with other memory, since the last call.");
   py::class_<ActivationCache, std::shared_ptr<ActivationCache>>(
       module, "ActivationCache",
       "A line to the node's egeria-cache. What fails is a miss, or is dropped. Several in a process work side by side, "

@@ -29,6 +29,7 @@
 #include "worker/python/native/python_link.h"
 #include "worker/python/native/reference_costs.h"
 #include "worker/python/native/time_ledger_binding.h"
+#include "worker/python/native/watch_binding.h"
 
 namespace egeria::python {
 namespace {
@@ -82,6 +83,7 @@ PYBIND11_MODULE(_native, module) {
   DefinePlanning(module);
   DefineLink(module);
   DefineCache(module);
+  DefineWatches(module);
   DefineMetrics(module);
   using namespace pybind11::literals;
   module.def("hash_tensors", &worker::HashTensors, "tensors"_a, py::call_guard<Release>(),

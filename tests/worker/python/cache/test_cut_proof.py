@@ -33,7 +33,7 @@ from egeria.cache.cut_proof import computes_alone, prove
 from egeria.cache.model_call import Call, UnusualCall
 from egeria.cache.prefix_cut import Cut
 from egeria.cache.refused import Refused
-from egeria.cache.skip_checks import check_skippable
+from egeria.cache.skip_checks import check_skippable, check_wrappers
 from egeria.freeze.freezer import Freezer
 from egeria.model.modules import LayerModule, each_once
 
@@ -217,7 +217,9 @@ def test_compiled_layers_are_refused() -> None:
         assert refusal(model) == "COMPILED"
     model = ThreeLayers()
     whole = torch.compile(model, backend="eager")
-    assert refusal(model) == "COMPILED" and whole is not None
+    with pytest.raises(Refused, match="COMPILED"):
+        check_wrappers(model)
+    assert whole is not None
 
 
 def test_layers_that_talk_to_other_ranks_are_refused_before_they_do(tmp_path: Any) -> None:

@@ -21,7 +21,6 @@ from egeria.cache.skipper import Skipper
 from egeria.config import Config
 from egeria.data import stand_in
 from egeria.data.sample_ids import current
-from egeria.freeze.wishes import has_gradient
 from egeria.model.inputs import batch_of
 from egeria.model.isolation import device_of
 from egeria.model.shadow import FirstPass
@@ -85,7 +84,7 @@ class Caching:
         self._warn = warn
         self._first_pass = first_pass
         self._flags, self._modes = b"", b""  # as the parameters and modules below had them last
-        self._parameters: list[nn.Parameter] = []
+        self._gradients = _native.GradientFlags([])  # they are read from the model's parameters
         self._modules: list[nn.Module] = []  # those that do not train
         self._is_first = True  # no pass of the model has been followed
         self._search: PartSearch | None = None
@@ -142,6 +141,11 @@ class Caching:
             ids = current().take(batch_of(args, kwargs))
             self.repeats.note(args, kwargs, ids)
 
+    @property
+    def searches(self) -> bool:
+        """Whether a pass in the first step probably shows what can be skipped, by a pass of a shadow."""
+        return self._is_first and self._skipper is not None and self._skipper.refusal is None
+
     def after_step(self) -> None:
         """A step has ended."""
         if (news := self._gate.ledger.news()) is not None:
@@ -153,8 +157,8 @@ class Caching:
         Args:
           may_begin: False: nothing else is skipped than what is already.
         """
-        flags, modes = bytes(map(has_gradient, self._parameters)), bytes(map(_mode_of, self._modules))
-        if self._parameters and flags == self._flags and modes == self._modes:
+        flags, modes = self._gradients.now(), bytes(map(_mode_of, self._modules))
+        if flags and flags == self._flags and modes == self._modes:
             with self._gate.watch:
                 if self._has_changed():
                     self._return_when_settled()
@@ -173,7 +177,7 @@ class Caching:
         """Nothing is skipped until the next follow(), and all that is kept is forgotten."""
         with self._gate.watch:
             self._leave(forget=True)
-            self._parameters = []
+            self._gradients = _native.GradientFlags([])
 
     def counters(self) -> dict[str, Any]:
         """Returns the ledger's counts over all prefixes, and, with "cache_" before them, those of the line to the
@@ -254,9 +258,9 @@ class Caching:
 
     def _look(self) -> None:
         """Takes what does not train now for what is followed."""
-        self._parameters = list(self._model.parameters())
+        self._gradients = _native.GradientFlags(list(self._model.parameters()))
         self._modules = [inner for module in resting(self._model) for inner in module.modules()]
-        self._flags, self._modes = bytes(map(has_gradient, self._parameters)), bytes(map(_mode_of, self._modules))
+        self._flags, self._modes = self._gradients.now(), bytes(map(_mode_of, self._modules))
 
     def _look_again(self) -> None:
         """Some libraries set attributes in a model's first pass, in which a part may have been found already."""
@@ -309,7 +313,7 @@ class Caching:
 
     def deepest(self, call: Call) -> Part:
         try:
-            self._search = PartSearch(self._model, call, self._warn)
+            self._search = PartSearch(self._model, call, self._warn, self._first_pass)
             return self._search.deepest()
         except Refused:
             self._forget()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from egeria.cache.refused import Refused
+from egeria.model.operators import tensors_among, written_by
 
 # These operators look at a tensor's shape and type only.
 _SHAPE_ONLY = {
@@ -88,14 +90,16 @@ class Dataflow(TorchDispatchMode):
         if func.namespace in _COLLECTIVES:
             # The other ranks do not run this pass.
             raise Refused("COLLECTIVE", f"{func}: the layers talk to other ranks in the forward pass")
-        result = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
         if self.enabled and func._schema.name not in _SHAPE_ONLY:
-            self._follow(_takes_shape_from_data(func, args), tensors_in((args, kwargs)), result)
-            self._follow_writes(func, args)
+            used = tensors_among((args, kwargs))
+            self._follow(_takes_shape_from_data(func, args), used, result)
+            self._follow_writes(used, written_by(func, args, kwargs))
         return result
 
     def _follow(self, takes_shape: bool, used: list[Tensor], result: Any) -> None:
-        marks, made = self.marks(used), tensors_in(result)
+        marks, made = self.marks(used), tensors_among(result)
         self.last_use.update(dict.fromkeys(marks, self._position - (self._part is not None)))
         if used and (takes_shape or not made) and result is not None and (marks or self._part is not None):
             self.decisions.append(Decision(marks, isinstance(result, bool), self._position))
@@ -113,15 +117,10 @@ class Dataflow(TorchDispatchMode):
             for tensor in made:
                 self._add(tensor, marks)
 
-    def _follow_writes(self, func: Any, args: Any) -> None:
+    def _follow_writes(self, used: list[Tensor], written: list[Tensor]) -> None:
         """Marks what an operator writes to: mostly it is among its results, but not always."""
-        written = [
-            value
-            for argument, value in zip(func._schema.arguments, args)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-        if self._part is None and written and (marks := self.marks(tensors_in(args))):
-            for tensor in tensors_in(written):
+        if self._part is None and written and (marks := self.marks(used)):
+            for tensor in written:
                 self._add(tensor, marks)
 
     def _add(self, tensor: Tensor, marks: frozenset[int]) -> None:
@@ -131,7 +130,12 @@ class Dataflow(TorchDispatchMode):
 
 def _takes_shape_from_data(func: Any, args: Any) -> bool:
     if func._schema.name == "aten::index":  # a mask decides how many elements there are, positions do not
-        return any(index.dtype in (torch.bool, torch.uint8) for index in tensors_in(args[1]))
+        return any(index.dtype in (torch.bool, torch.uint8) for index in tensors_among(args[1]))
+    return _has_shape_from_data(func)
+
+
+@functools.cache
+def _has_shape_from_data(func: Any) -> bool:
     return any(tag in func.tags for tag in _SHAPE_FROM_DATA)
 
 

@@ -21,6 +21,7 @@ from egeria.cache.skip_checks import check_hooks, check_skippable, is_compiled, 
 from egeria.freeze.wishes import has_gradient
 from egeria.model.isolation import device_of
 from egeria.model.modules import LayerModule, has_parameters
+from egeria.model.shadow import FirstPass
 
 # Each try costs a few passes.
 _MOST_TRIES = 5
@@ -136,6 +137,10 @@ class _Recorder:
 
         return function
 
+    def has_drawn(self) -> bool:
+        """Whether the pass, which has ended, has drawn random numbers."""
+        return bool(self.draws) or self._random_states() != self._random
+
     def _note_acted(self) -> None:
         self.acted = self.acted or self.clock
 
@@ -160,11 +165,12 @@ class PartSearch:
     The same model in calls of the same shape gives the same parts, in every process.
     """
 
-    def __init__(self, model: nn.Module, call: Call, tell: Callable[[str], None]):
+    def __init__(self, model: nn.Module, call: Call, tell: Callable[[str], None], first_pass: FirstPass | None = None):
         """
         Args:
           model: unwrapped, in training mode.
           tell: called with what the owner of the model can do to have more of it skipped.
+          first_pass: the pass that is made here counts as the shadow's first one, if there has been none.
 
         Raises:
           Refused: [NO_SHADOW], [COLLECTIVE], [RAISES].
@@ -174,7 +180,7 @@ class PartSearch:
         self._names = {module: name for name, module in model.named_modules()}
         self._rests = {module for module in self._names if not any(map(has_gradient, module.parameters()))}
         try:
-            recorder = self._record(call)
+            recorder = self._record(call, first_pass)
         except Refused:
             raise
         except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
@@ -207,7 +213,7 @@ class PartSearch:
                 return part
         return None
 
-    def _record(self, call: Call) -> _Recorder:
+    def _record(self, call: Call, first_pass: FirstPass | None) -> _Recorder:
         shadow = shadow_of(self._model)
         recorder = _Recorder(device_of(self._model))
         with ForwardPatches() as patches, side_pass(shadow) as twin:
@@ -216,7 +222,9 @@ class PartSearch:
                     patches.replace(shadow.of(module), recorder.watch(name, module, shadow.of(module)))
             recorder.flow.mark([tensor for tensor in twin.parameters() if tensor.requires_grad], [_TRAINED])
             with recorder.flow:
-                call.run(twin.forward)
+                value = call.run(twin.forward)
+            if first_pass is not None:
+                first_pass.take_for_first(value, recorder.has_drawn())
         return recorder
 
     # These methods find out where the part has to end.

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from egeria import _native
 from egeria.cache.code_fingerprint import program_of
 from egeria.cache.refused import Refused
 from egeria.cache.stable_text import is_bystander, name_of
@@ -81,12 +82,8 @@ class ModuleFingerprint:
         self._elsewhere |= {id(tensor): f"'{name}'" for entry in modules[:prefix] for name, tensor in entry.tensors()}
         self._weights = self._look_at_weights()
         self._attributes = self._look_at_attributes()
-        self._still = [
-            tensor
-            for module in self.modules.values()
-            for tensor in module._parameters.values()
-            if tensor is not None and not has_gradient(tensor)
-        ]
+        own = [tensor for module in self.modules.values() for tensor in module._parameters.values()]
+        self._still = _native.GradientFlags([one for one in own if one is not None and not has_gradient(one)])
         self._program = program_of(dict.fromkeys(map(type, self.modules.values())), function)
         self._named = self._look_at_names()
 
@@ -105,7 +102,7 @@ class ModuleFingerprint:
     @property
     def trains(self) -> bool:
         """Whether one of the parameters that did not train requires a gradient now."""
-        return any(map(has_gradient, self._still))
+        return self._still.any()
 
     def check_unchanged(self, patches: int) -> None:
         """Compares with what is there now; what is equal to the bit has not changed. Each look at tensors that were

@@ -83,7 +83,8 @@ class Proofs:
         self._frozen = list(frozen)
         self._gate = gate
         self._settings = Settings(model)
-        self._submodules = list(model.modules())[1:]
+        submodules = list(model.modules())[1:]
+        self._hooks = [table for one in submodules for table in (one._forward_hooks, one._forward_pre_hooks)]
         self._proven: dict[Any, Proven | None] = {}  # by shape of call and settings; None: refused
         self._calls: collections.Counter[Any] = collections.Counter()  # how often shapes without a proof came
         self._passes = 0
@@ -100,7 +101,8 @@ class Proofs:
           Refused: the first shape has no proof.
         """
         settings = self._settings.now()
-        shape = call.key(), settings, self._hooks()
+        # A hook on a submodule that is added later may use what a frozen layer computes.
+        shape = call.key(), settings, sum(map(len, self._hooks))
         key = (shape, call.conditions()) if shape in self._deciding else shape
         self._passes += 1
         if key in self._proven:
@@ -162,10 +164,6 @@ class Proofs:
         share = call.batch / batch
         misses = _COST_OF_A_MISS * call.batch if coming >= 1 else 0
         return self._gate.may_prove((_PASSES * share + 1) * forward + fixed, coming * share + misses)
-
-    def _hooks(self) -> int:
-        """Returns the number of hooks on submodules: one that is added later may use what a frozen layer computes."""
-        return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in self._submodules)
 
     def _among_others(self, proof: Proof, call: Call, circumstances: Any) -> Proven | None:
         """Finds the number of samples that stands for all others with the same activations: the largest, whichever came

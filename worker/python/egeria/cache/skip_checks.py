@@ -31,10 +31,6 @@ def check_skippable(model: nn.Module, frozen: Sequence[LayerModule]) -> None:
         raise Refused(
             "SHARDED", "the model is sharded: ranks that skip layers would not gather their parameters with the others"
         )
-    if any(is_compiled(wrapper) for wrapper in wrappers_of(model)):
-        raise Refused(
-            "COMPILED", "the model is compiled as a whole; compiled code does not see that a layer is skipped"
-        )
     inside = {inner for entry in frozen for unit in entry.units for inner in unit.modules()}
     for name, module in model.named_modules():
         if is_compiled(module) and (module in inside or module is model):
@@ -49,6 +45,14 @@ def check_skippable(model: nn.Module, frozen: Sequence[LayerModule]) -> None:
             raise Refused("NEEDS_GRADIENT", f"'{name}' requires a gradient")
         if tensor.requires_grad:
             raise Refused("TIED_PARAMETER", f"'{name}' trains on: layers behind the frozen ones use it, too")
+
+
+def check_wrappers(model: nn.Module) -> None:
+    """Raises Refused: [COMPILED] compiled code stands for the whole model. The look takes some milliseconds."""
+    if any(is_compiled(wrapper) for wrapper in wrappers_of(model)):
+        raise Refused(
+            "COMPILED", "the model is compiled as a whole; compiled code does not see that a layer is skipped"
+        )
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -20,7 +20,7 @@ from egeria.cache.prefix_cut import Cut, shadow_of
 from egeria.cache.prefix_store import PrefixStore
 from egeria.cache.proofs_by_shape import Proofs, Proven
 from egeria.cache.refused import Refused
-from egeria.cache.skip_checks import check_skippable
+from egeria.cache.skip_checks import check_skippable, check_wrappers
 from egeria.data.stand_in import serve, stop_serving, values_in
 from egeria.model.inputs import batch_of
 from egeria.model.pass_hooks import EntryHook, PassHook, has_own_forward, is_capturing
@@ -111,6 +111,7 @@ class Skipper:
         self._handles: list[RemovableHandle] = []
         try:
             check_skippable(model, ())
+            check_wrappers(model)
         except Refused as error:
             self._refuse(error)
             return

@@ -87,15 +87,20 @@ class ValueFingerprint:
         self._numbers: dict[int, int] = {}  # by id
         self._met: list[Any] = []  # kept so that nothing else gets their ids
         self._opaque: list[tuple[Hashable, Any]] = []  # objects that only their identity tells apart
-        # _same_objects() looks at these.
+        # _same_objects() looks at these. The names of dictionaries have a watch of their own, being the most.
         self._tables: list[Mapping[str, Any]] = []
         self._containers: list[Collection[Any]] = []
+        self._named: list[tuple[Mapping[str, Any], Sequence[str]]] = []
+        self._names = _native.TableWatch()
         self._sources: list[Callable[[], Iterable[Any]]] = []
         self._sizes: tuple[int, list[int]] = 0, []
+        self._named_objects: tuple[Any, ...] = ()
         self._objects: tuple[Any, ...] = ()
         # _same_contents() looks at these.
         self._addresses: list[int] = []
-        self._versions: list[int] = []
+        self._suspects: set[int] = set()  # positions of tensors that may have been written to
+        self._counted_elsewhere: list[Found] = []
+        self._versions: list[int] = []  # their counters said this
         self._uncounted: list[Tensor] = []
         self._uncounted_hash = 0
         self._watch: Any = None
@@ -118,14 +123,17 @@ class ValueFingerprint:
           more: see unchanged().
         """
         self._sizes = sum(map(len, self._tables)) - more, list(map(len, self._containers))
-        self._objects = tuple(self._current())
+        self._seal_objects()
         self._addresses = [found.tensor.data_ptr() for found in self._tensors]
-        self._versions = [found.counter._version for found in self._tensors if found.counter is not None]
+        self._counted_elsewhere = [
+            found for found in self._tensors if found.counter is not None and found.counter is not found.tensor
+        ]
+        self._versions = [found.counter._version for found in self._counted_elsewhere]
         self._uncounted = [found.tensor for found in self._tensors if found.counter is None]
         self._uncounted = [tensor for tensor in self._uncounted if tensor.nbytes <= _WHOLE_BYTES]
         self._uncounted_hash = _native.hash_tensors(self._uncounted)
-        contents = [found.tensor.detach() for found in self._tensors]
-        self._watch = _native.ContentWatch(contents, looks=_LOOKS, whole_bytes=_WHOLE_PREFIX_BYTES)
+        tensors = [found.tensor for found in self._tensors]
+        self._watch = _native.ContentWatch(tensors, looks=_LOOKS, whole_bytes=_WHOLE_PREFIX_BYTES)
 
     @property
     def lasting_words(self) -> dict[Hashable, str]:
@@ -153,43 +161,57 @@ class ValueFingerprint:
         """Returns whether all is where it was, or was replaced by plain values that are the same."""
         if (sum(map(len, self._tables)) - more, list(map(len, self._containers))) != self._sizes:
             return False
+        if self._names.unchanged() and all(map(operator.is_, self._current(), self._objects)):
+            return True
         try:
-            if all(map(operator.is_, self._current(), self._objects)):
-                return True
-            objects = tuple(self._current())
+            pairs = [(self._in_tables(), self._named_objects), (tuple(self._current()), self._objects)]
         except KeyError:
             return False
-        if len(objects) != len(self._objects) or not all(map(_same_plain, objects, self._objects)):
+        if not all(len(now) == len(then) and all(map(_same_plain, now, then)) for now, then in pairs):
             return False
-        self._objects = objects
+        self._seal_objects()
         return True
+
+    def _seal_objects(self) -> None:
+        """Takes the objects that are there now for what is compared."""
+        self._names = _native.TableWatch()
+        for table, names in self._named:
+            self._names.add(table, names)
+        self._named_objects = self._in_tables()
+        self._objects = tuple(self._current())
 
     def _same_contents(self) -> bool:
         """Returns whether nothing was written to tensors, or only what they held."""
-        if [found.tensor.data_ptr() for found in self._tensors] != self._addresses:
-            return False
+        self._suspects.update(self._watch.touched())
         if not self._watch.unchanged() or (
             self._uncounted and _native.hash_tensors(self._uncounted) != self._uncounted_hash
         ):
             return False
+        if [found.counter._version for found in self._counted_elsewhere] != self._versions:
+            return False
         self._looks += 1
         spares_device = self._spares_device and self._looks % _COMPARE_EVERY != 1
-        counted = (found for found in self._tensors if found.counter is not None)
-        for number, found in enumerate(counted):
-            version = found.counter._version
-            if version == self._versions[number]:
-                continue
-            if spares_device and not found.tensor.is_cpu and not isinstance(found.tensor, nn.Parameter):
-                continue
-            if found.counter is not found.tensor or _native.hash_tensors([found.tensor]) != found.hash:
+        for position in sorted(self._suspects):
+            tensor, counter, known = self._tensors[position]
+            if tensor.data_ptr() != self._addresses[position]:
                 return False
-            self._versions[number] = version
+            if counter is tensor:
+                if spares_device and not tensor.is_cpu and not isinstance(tensor, nn.Parameter):
+                    continue
+                if _native.hash_tensors([tensor]) != known:
+                    return False
+            self._suspects.discard(position)
         return True
 
     def watch_names(self, table: Mapping[str, Any], names: Sequence[str]) -> None:
         """Notes that what these names stand for in a table has been added; its other names may come and go."""
-        if names:
+        if isinstance(table, dict):
+            self._named.append((table, names))
+        elif names:
             self._sources.append(functools.partial(operator.itemgetter(*names, names[0]), table))
+
+    def _in_tables(self) -> tuple[Any, ...]:
+        return tuple(table[name] for table, names in self._named for name in names)
 
     def _current(self) -> Iterable[Any]:
         return itertools.chain.from_iterable(map(_call, self._sources))

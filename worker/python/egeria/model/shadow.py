@@ -24,6 +24,8 @@ from egeria.model.isolation import (
     uncompiled,
     without_fused_attention,
 )
+from egeria.model.module_copies import copy_modules
+from egeria.model.operators import tensors_among, written_by
 from egeria.model.outputs import tensors_in
 from egeria.model.purity import Beyond, check_code, is_of_user
 
@@ -64,9 +66,9 @@ class Shadow:
         self._memo = _Memo()
         try:
             _prepare(model, self._memo)
-            self.model: nn.Module = copy.deepcopy(model, self._memo)
+            self.model: nn.Module = copy_modules(model, self._memo)
             for wrapper in _compiled_in(model):
-                self.of(wrapper).add_module("_orig_mod", copy.deepcopy(wrapper._orig_mod, self._memo))
+                self.of(wrapper).add_module("_orig_mod", copy_modules(wrapper._orig_mod, self._memo))
             for module in self.model.modules():
                 _drop_hooks(module)
                 _own_class_attributes(module, self._memo)
@@ -232,21 +234,14 @@ class _Guard(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace in _COLLECTIVES:
             self._refuse(f"its forward pass talks to other ranks ({func})")
-        used = {_address(tensor) for tensor in tensors_in((args, kwargs))}
-        if func._schema.is_mutable:
-            given = dict(zip((argument.name for argument in func._schema.arguments), args), **kwargs)
-            written = [
-                given.get(argument.name)
-                for argument in func._schema.arguments
-                if argument.alias_info is not None and argument.alias_info.is_write
-            ]
-            if not {_address(tensor) for tensor in tensors_in(written)} - {None} <= self._own:
-                self._refuse(f"its forward pass writes to a parameter, or to a tensor that is no part of it ({func})")
+        used = {_address(tensor) for tensor in tensors_among((args, kwargs))}
+        if not {_address(tensor) for tensor in written_by(func, args, kwargs)} - {None} <= self._own:
+            self._refuse(f"its forward pass writes to a parameter, or to a tensor that is no part of it ({func})")
         generator = kwargs.get("generator")
         if generator is not None and not self._is_own(generator):
             self._refuse("its forward pass draws from a generator that is no part of it")
         result = func(*args, **kwargs)
-        self._own.update({_address(tensor) for tensor in tensors_in(result)} - used)
+        self._own.update({_address(tensor) for tensor in tensors_among(result)} - used)
         return result
 
     def _is_own(self, generator: torch.Generator) -> bool:
@@ -323,6 +318,13 @@ class FirstPass:
             self.reason = str(error)
         except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
             self.reason = f"{type(error).__name__}: {str(error)[:200]}"
+
+    def take_for_first(self, output: Any, random: bool) -> None:
+        """Somebody else's pass of a shadow, beside training's pass under way, has returned this: if there has been none
+        before, it is the first one. `random`: it has drawn random numbers."""
+        if not self.done:
+            self.done, self._random = True, random
+            self._expected = [tensor.detach() for tensor in tensors_in(output)]
 
     def after_forward(self, output: Any) -> None:
         """Training's pass has returned this."""

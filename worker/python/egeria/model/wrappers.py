@@ -27,10 +27,14 @@ def calls_module_itself(model: nn.Module) -> bool:
 
 
 def wrappers_of(model: nn.Module) -> list[nn.Module]:
-    """DistributedDataParallel and torch.compile around `model`, wherever they were made; found among all objects."""
+    """DistributedDataParallel and torch.compile around `model`, wherever they were made; found among all objects, which
+    takes some milliseconds."""
     dynamo = sys.modules.get("torch._dynamo")
     kinds = (DistributedDataParallel,) if dynamo is None else (DistributedDataParallel, dynamo.OptimizedModule)
+    tables = [one for one in gc.get_referrers(model) if type(one) is dict]
+    if not any(table.get("module") is model or table.get("_orig_mod") is model for table in tables):
+        return []
     objects = gc.get_objects()
     found = {kind for kind in set(map(type, objects)) if issubclass(kind, kinds)}
-    wrappers = [one for one in objects if type(one) in found] if found else []
+    wrappers = [one for one in objects if type(one) in found]
     return [one for one in wrappers if one.__dict__.get("_modules") and unwrap(one) is model]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from egeria import _native
 from egeria.cache.frozen_part import resting
 from egeria.freeze.switcher import Switcher
-from egeria.freeze.wishes import has_gradient
 
 
 class ScriptFreezes:
@@ -22,15 +22,15 @@ class ScriptFreezes:
         self._pins = pins
         self._switcher = switcher
         self._seen: tuple[object, bytes] | None = None
-        self._parameters: list[nn.Parameter] = []
+        self._gradients = _native.GradientFlags([])  # they are read from the model's parameters
         self.look()
 
     def look(self) -> None:
         """Between two steps. Where no gradient was switched on or off it takes some microseconds."""
-        if self._seen == (seen := (self._switcher.modules, bytes(map(has_gradient, self._parameters)))):
+        if self._seen == (self._switcher.modules, self._gradients.now()):
             return
-        self._parameters = list(self._model.parameters())
-        self._seen = seen[0], bytes(map(has_gradient, self._parameters))
+        self._gradients = _native.GradientFlags(list(self._model.parameters()))
+        self._seen = self._switcher.modules, self._gradients.now()
         frozen_here = set(map(id, self._switcher.unfrozen_by(0)))
         self.prefix = 0
         for module in self._switcher.modules[:-1]:

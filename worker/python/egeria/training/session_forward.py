@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from egeria import _native
 from egeria.cache.frozen_part import resting
 from egeria.config import Config
 from egeria.tell_once import TellOnce
@@ -32,7 +33,7 @@ class SessionForward:
         self._make = lambda kind: kind(model, config.frozen_forward, cache_uses_pass, self._spend, tell)
         self._forward: Any = None
         self._steps = 0
-        self._parameters: list[nn.Parameter] = []
+        self._gradients = _native.GradientFlags([])  # they are read from the model's parameters
         self._trains: bytes | None = None  # for each of them, when frozen submodules were looked for
 
     def end_step(self) -> None:
@@ -41,10 +42,9 @@ class SessionForward:
             return
         with self._tell.guard("frozen layers run as they are"):
             if self._steps % _LOOK_EVERY == 0:
-                self._parameters = list(self._model.parameters())
+                self._gradients = _native.GradientFlags(list(self._model.parameters()))
             self._steps += 1
-            trains = bytes(parameter.requires_grad for parameter in self._parameters)
-            if trains != self._trains:
+            if (trains := self._gradients.now()) != self._trains:
                 self._trains = trains
                 self._follow(resting(self._model))
             if self._forward is not None:
