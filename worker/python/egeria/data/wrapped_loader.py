@@ -30,6 +30,7 @@ class _Options(NamedTuple):
     variants: int | None = None
     variant_seed: int = 0
     skip_loading: bool = False
+    version: Any = None
 
     def of(self, loader: DataLoader) -> tuple[Variants | None, VariantSampler | None]:
         """Returns the variants of the loader's samples, and what draws them; None where none are wanted."""
@@ -46,6 +47,7 @@ def wrap(
     variants: int | None = None,
     variant_seed: int = 0,
     skip_loading: bool = False,
+    version: Any = None,
 ) -> DataLoader:
     """Returns a loader that announces to current() of which samples each batch is, and is `loader` otherwise.
 
@@ -69,13 +71,15 @@ def wrap(
       variant_seed: what the variants are drawn from.
       skip_loading: samples whose frozen layers the cache answers for are not loaded, on the caller's word that an index
         names the same sample for ever (SampleMemory). Large tensors of such batches are StandIns.
+      version: the data's, for skip_loading: plain values, or a function that returns them, which is called when a pass
+        begins, and for each batch where there are no workers. With another one all samples are loaded once more.
 
     Raises:
       EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader. [BAD_VARIANTS] its samples have no variants;
         a pass over the loader raises this too, where the sampler draws what is no integer. [NO_SKIP_LOADING] the
         loader makes no batches, or its dataset has no length.
     """
-    options = _Options(sample_id, variants, variant_seed, skip_loading)
+    options = _Options(sample_id, variants, variant_seed, skip_loading, version)
     if _is_wrapped(loader):
         given = type(loader)._egeria_options
         if _STATE in loader.__dict__ and options in (_Options(), given):
@@ -84,7 +88,9 @@ def wrap(
         if variants is None:
             options = options._replace(variants=given.variants, variant_seed=given.variant_seed)
         options = options._replace(
-            sample_id=sample_id or given.sample_id, skip_loading=skip_loading or given.skip_loading
+            sample_id=sample_id or given.sample_id,
+            skip_loading=skip_loading or given.skip_loading,
+            version=given.version if version is None else version,
         )
         loader = _plain_copy(loader)
     _check(loader)
@@ -167,7 +173,7 @@ class _Identity:
         self.memory: SampleMemory | None = None
         if options.skip_loading:
             dataset = loader.dataset if self._variants is None else self._variants
-            self.memory = SampleMemory(dataset, loader.collate_fn, in_worker_of(loader))
+            self.memory = SampleMemory(dataset, loader.collate_fn, in_worker_of(loader), options.version)
         sample_id = options.sample_id
         # Nothing here refers to this object: loaders with workers must end with their last reference.
         self.ids_of = functools.partial(
