@@ -18,7 +18,7 @@ from egeria.data import stand_in
 from egeria.data.dataset_look import DatasetLook
 from egeria.data.drawing import generator_states, same_states
 from egeria.data.sample_stamp import read, stamp_of
-from egeria.data.skip_loading import Part, Skip, is_torchs_collate
+from egeria.data.skip_loading import Part, Skip, collates_by_sample
 from egeria.data.skipped_batch import SkippedBatch
 from egeria.data.stand_in import serving
 
@@ -116,7 +116,7 @@ class SampleMemory:
         self._dataset = dataset
         self._collate = collate_fn
         self._in_worker = in_worker
-        self.whole = not is_torchs_collate(collate_fn)
+        self.whole = not collates_by_sample(collate_fn)
         self._look = DatasetLook(dataset, version)
         self._changes = 0  # the dataset has become another one so often
         self._handed_out = 0  # batches that might have been left out
@@ -145,8 +145,9 @@ class SampleMemory:
         self._offers = [0, 0]  # samples that were offered: all that were left out, and those that were missing then
         self._paused = False  # the cache has nothing
 
+    # This is handed out to workers: a Handing.
+
     def begin_pass(self) -> None:
-        """A pass over the loader begins."""
         self._look_at_dataset()
 
     def _look_at_dataset(self) -> None:
@@ -170,8 +171,6 @@ class SampleMemory:
     def _count(self, what: str, samples: int) -> None:
         self.counts[what] += samples
         stand_in.counts[what] += samples
-
-    # This is handed out to workers.
 
     def hand_out(self, drawn: Any, indices: tuple[Any, ...] | None) -> Any:
         """Returns what stands for the indices of a batch: themselves, or a Skip."""

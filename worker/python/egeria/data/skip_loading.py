@@ -107,6 +107,10 @@ def in_worker_of(loader: DataLoader) -> Callable[[Any, Any, list[int]], Any] | N
     return load_there
 
 
-def is_torchs_collate(collate_fn: Any) -> bool:
+def collates_by_sample(collate_fn: Any) -> bool:
     """Returns whether each sample's part of a batch is the same in whatever company."""
-    return collate_fn is torchs_collate
+    kind = type(collate_fn)
+    if f"{kind.__module__}.{kind.__qualname__}" == "transformers.trainer_utils.RemoveColumnsCollator":
+        return collates_by_sample(collate_fn.data_collator)
+    name = f"{getattr(collate_fn, '__module__', '')}.{getattr(collate_fn, '__qualname__', '')}"
+    return collate_fn is torchs_collate or name == "transformers.data.data_collator.default_data_collator"
