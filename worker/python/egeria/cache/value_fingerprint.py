@@ -94,7 +94,6 @@ class ValueFingerprint:
         self._sizes: tuple[int, list[int]] = 0, []
         self._objects: tuple[Any, ...] = ()
         # _same_contents() looks at these.
-        self._addresses: list[int] = []
         self._versions: list[int] = []
         self._uncounted: list[Tensor] = []
         self._uncounted_hash = 0
@@ -105,6 +104,21 @@ class ValueFingerprint:
         self._name = name
         self._left = _MAX_VALUES
         self.words[name] = self._describe(value, _MAX_DEPTH)
+
+    def add_classes(self, objects: Mapping[Hashable, Any]) -> None:
+        """Adds the classes of objects by name; an object may get another one."""
+        kinds = {name: type(value) for name, value in objects.items()}
+        self.words |= {name: name_of(kind) for name, kind in kinds.items()}
+        self._opaque += kinds.items()
+        self._sources.append(functools.partial(map, type, list(objects.values())))
+
+    def add_methods(self, owner: tuple[str, ...], kind: type) -> None:
+        """Adds the functions of a class by identity: what they do is for others to say."""
+        table = vars(kind)
+        names = [name for name, value in table.items() if isinstance(value, types.FunctionType)]
+        self._opaque += [((*owner, name), table[name]) for name in names]
+        self._containers.append(table)
+        self.watch_names(table, names)
 
     def add_table(self, table: Mapping[str, Any], names: Sequence[str]) -> None:
         """Notes that what these names stand for in a table has been added, and that its other names do not matter."""
@@ -119,13 +133,12 @@ class ValueFingerprint:
         """
         self._sizes = sum(map(len, self._tables)) - more, list(map(len, self._containers))
         self._objects = tuple(self._current())
-        self._addresses = [found.tensor.data_ptr() for found in self._tensors]
         self._versions = [found.counter._version for found in self._tensors if found.counter is not None]
         self._uncounted = [found.tensor for found in self._tensors if found.counter is None]
         self._uncounted = [tensor for tensor in self._uncounted if tensor.nbytes <= _WHOLE_BYTES]
         self._uncounted_hash = _native.hash_tensors(self._uncounted)
-        contents = [found.tensor.detach() for found in self._tensors]
-        self._watch = _native.ContentWatch(contents, looks=_LOOKS, whole_bytes=_WHOLE_PREFIX_BYTES)
+        tensors = [found.tensor for found in self._tensors]
+        self._watch = _native.ContentWatch(tensors, looks=_LOOKS, whole_bytes=_WHOLE_PREFIX_BYTES)
 
     @property
     def lasting_words(self) -> dict[Hashable, str]:
@@ -139,7 +152,8 @@ class ValueFingerprint:
         for name, words in self.words.items():
             if other.words[name] != words:
                 return name
-        return next((one[0] for one, another in zip(self._opaque, other._opaque) if one[1] is not another[1]), None)
+        pairs = itertools.zip_longest(self._opaque, other._opaque, fillvalue=(None, None))
+        return next((one[0] or another[0] for one, another in pairs if one[1] is not another[1]), None)
 
     def unchanged(self, more: int = 0) -> bool:
         """Looks quickly, and sees a part of large tensors only. If it returns False, there may be a difference.
@@ -166,11 +180,9 @@ class ValueFingerprint:
 
     def _same_contents(self) -> bool:
         """Returns whether nothing was written to tensors, or only what they held."""
-        if [found.tensor.data_ptr() for found in self._tensors] != self._addresses:
+        if not self._watch.in_place() or not self._watch.unchanged():
             return False
-        if not self._watch.unchanged() or (
-            self._uncounted and _native.hash_tensors(self._uncounted) != self._uncounted_hash
-        ):
+        if self._uncounted and _native.hash_tensors(self._uncounted) != self._uncounted_hash:
             return False
         self._looks += 1
         spares_device = self._spares_device and self._looks % _COMPARE_EVERY != 1
@@ -235,6 +247,8 @@ class ValueFingerprint:
         words = f"tensor on {tensor.device.type}, {tensor.dtype} {tuple(tensor.shape)}"
         if tensor.is_meta:
             return words
+        if tensor.layout is torch.strided and tensor.stride() != torch.empty(tensor.shape, device="meta").stride():
+            words += f" {tensor.stride()}"  # kernels may round otherwise for another order in memory
         if tensor.layout is torch.sparse_coo:
             parts = [tensor._indices(), tensor._values()]
         elif tensor.layout is torch.strided and not tensor.is_quantized and not is_traceable_wrapper_subclass(tensor):

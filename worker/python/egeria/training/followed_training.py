@@ -315,6 +315,11 @@ class FollowedTraining:
         if self._parts.sees:
             self._call_order.end_of_parts()
             self.switcher.end_pass()
+            if self.cache.caching is not None and self._script.prefix + self.switcher.prefix > 0:
+                self.tell.note(
+                    "the cache serves no frozen layers, since the model is called by its parts, or by a method: call "
+                    "model(batch), or wrap what does not train in egeria.cached()"
+                )
         self._parts.end_step()
         self._parts.follow()
 
