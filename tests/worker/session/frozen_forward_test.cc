@@ -401,6 +401,19 @@ TEST(ContentWatch, SeesOneElementAtOnceWhereAllIsSmall) {
   EXPECT_FALSE(watch.Unchanged());
 }
 
+TEST(ContentWatch, SeesWhereElementsLie) {
+  const at::Tensor square = at::zeros({3, 3}), images = at::zeros({2, 3, 4, 4});
+  cache::ContentWatch watch({square, at::Tensor(), images});
+  square.add_(1);
+  EXPECT_TRUE(watch.InPlace());
+  square.set_data(square.t());
+  EXPECT_FALSE(watch.InPlace()) << "the same memory";
+  square.set_data(square.t());
+  EXPECT_TRUE(watch.InPlace());
+  images.set_data(images.contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_FALSE(watch.InPlace());
+}
+
 TEST(ContentWatch, ReturnsWhatTorchHasCountedWritesToAndWhatHasOtherMemory) {
   const at::Tensor one = at::zeros({3}), two = at::zeros({3}), three = at::zeros({3});
   cache::ContentWatch watch({one, two, at::Tensor(), three});

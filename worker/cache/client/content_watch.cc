@@ -20,6 +20,7 @@ ContentWatch::ContentWatch(const std::vector<at::Tensor>& tensors, size_t looks,
   size_t bytes = 0;
   for (const at::Tensor& tensor : tensors) {
     marks_.push_back(MarkOf(tensor));
+    places_.push_back(PlaceOf(tensor));
     if (!IsDenseOnHost(tensor) || tensor.nbytes() == 0) continue;
     on_host_.push_back(tensor);
     bytes += tensor.nbytes();
@@ -32,6 +33,13 @@ ContentWatch::ContentWatch(const std::vector<at::Tensor>& tensors, size_t looks,
 bool ContentWatch::Unchanged(bool again) {
   if (!again) look_ = (look_ + 1) % hashes_.size();
   return HashAt(look_) == hashes_[look_];
+}
+
+bool ContentWatch::InPlace() const {
+  for (size_t i = 0; i < all_.size(); ++i) {
+    if (PlaceOf(all_[i]) != places_[i]) return false;
+  }
+  return true;
 }
 
 std::vector<size_t> ContentWatch::Touched() {
@@ -48,11 +56,19 @@ std::vector<size_t> ContentWatch::Touched() {
 ContentWatch::Mark ContentWatch::MarkOf(const at::Tensor& tensor) {
   Mark mark;
   if (!tensor.defined()) return mark;
-  if (tensor.has_storage() && tensor.storage().data() != nullptr) {
-    mark.address = static_cast<const std::byte*>(tensor.storage().data()) + tensor.storage_offset() * tensor.itemsize();
-  }
+  if (tensor.has_storage()) mark.address = tensor.storage().data();
   if (!tensor.is_inference()) mark.version = tensor._version();
   return mark;
+}
+
+ContentWatch::Place ContentWatch::PlaceOf(const at::Tensor& tensor) {
+  Place place;
+  if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.has_storage()) return place;
+  place.address = tensor.storage().data();
+  place.offset = tensor.storage_offset();
+  place.shape = tensor.sizes();
+  place.strides = tensor.strides();
+  return place;
 }
 
 uint64_t ContentWatch::HashAt(size_t look) const {

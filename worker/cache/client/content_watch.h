@@ -23,6 +23,9 @@ class ContentWatch {
   // The next look at contents; or, with `again`, the last one once more.
   bool Unchanged(bool again = false);
 
+  // Whether all tensors are where they were, with the same shapes and strides.
+  bool InPlace() const;
+
   // Returns the positions of the tensors that torch has counted writes to, or that have other memory, since the
   // constructor or the last call.
   std::vector<size_t> Touched();
@@ -35,12 +38,22 @@ class ContentWatch {
     bool operator==(const Mark&) const = default;
   };
 
+  // This is where a tensor's elements lie.
+  struct Place {
+    const void* address = nullptr;
+    int64_t offset = 0;
+    at::DimVector shape, strides;
+    bool operator==(const Place&) const = default;
+  };
+
   static Mark MarkOf(const at::Tensor& tensor);
+  static Place PlaceOf(const at::Tensor& tensor);
   // Returns the hash of the parts that this look compares.
   uint64_t HashAt(size_t look) const;
 
   std::vector<at::Tensor> all_;
-  std::vector<Mark> marks_;  // one for each of these
+  std::vector<Mark> marks_;    // one for each of these
+  std::vector<Place> places_;  // one for each of these
   std::vector<at::Tensor> on_host_;
   std::vector<uint64_t> hashes_;  // one for each look
   size_t look_;                   // the last one

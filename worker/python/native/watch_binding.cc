@@ -103,6 +103,8 @@ void DefineWatches(py::module_& module) {
            "whole_bytes"_a = 0)
       .def("unchanged", &cache::ContentWatch::Unchanged, "again"_a = false,
            "The next look at contents: at a part of each tensor that is dense in host memory, another one than before.")
+      .def("in_place", &cache::ContentWatch::InPlace,
+           "Whether all are where they were, with the same shapes and strides.")
       .def("touched", &cache::ContentWatch::Touched,
            "Positions of the tensors with counted writes, or with other memory, since the last call.");
   py::class_<TableWatch>(module, "TableWatch", "Sees that names of dictionaries stand for other objects.",

@@ -184,8 +184,8 @@ def test_what_attach_would_refuse_is_reported_with_what_to_do():
     assert "[EMBEDDING_MAX_NORM]" in report.refusal and "leave max_norm out" in report.refusal
     assert "attach() would refuse: [EMBEDDING_MAX_NORM]" in str(report)
     model = network()
-    report = examine(model, optimizer=torch.optim.SGD(model[3].parameters(), 0.1))
-    assert "[PARAMETER_WITHOUT_OPTIMIZER]" in report.refusal
+    report = examine(model, optimizer=torch.optim.SGD(network().parameters(), 0.1))
+    assert "[MODEL_NOT_IN_OPTIMIZER]" in report.refusal
     report = examine(nn.Linear(4, 4), torch.ones(2, 4))
     assert "[BAD_PARTITION]" in report.refusal and report.modules == () and report.savings == ()
     report = examine(network(), modules=["0", "9"])

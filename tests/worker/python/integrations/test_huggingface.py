@@ -185,6 +185,27 @@ def test_what_the_script_has_frozen_is_skipped(tmp_path: pathlib.Path, patient_c
     assert callback.session.summary()["frozen_by_script"] == 2
 
 
+def test_the_trainer_uses_the_gradients_of_what_is_in_no_optimizer(
+    tmp_path: pathlib.Path, patient_cache: Daemon, caplog: pytest.LogCaptureFixture
+):
+    """It clips by the norm of all gradients, and logs that."""
+    found, norms = {}, {}
+    for cache in (None, patient_cache.address):
+        config = Config(controller="none", policy="none", cache=cache or "none", cache_use="always")
+        callback = EgeriaCallback(config=config)
+        torch.manual_seed(0)
+        trainer = trainer_of(tmp_path, callback if cache else TrainerCallback(), max_steps=20, seed=5)
+        trainer.optimizer = torch.optim.SGD(trainer.model.head.parameters(), 1.0)
+        trainer.train()
+        found[cache] = [value.clone() for value in trainer.model.state_dict().values()]
+        norms[cache] = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+    assert all(map(torch.equal, *found.values())) and norms[None] == norms[patient_cache.address] != []
+    assert callback.session.summary()["frozen_by_script"] == 3
+    assert callback.session.cache_counters()["passes_skipped"] == 0
+    assert "[PARAMETER_WITHOUT_OPTIMIZER] 'layers.0.weight' and 5 more parameters" in caplog.text
+    assert "since transformers.trainer, called at test_huggingface.py" in caplog.text
+
+
 def test_the_session_gets_the_mean_loss_of_each_step(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     callback = EgeriaCallback(config=Config(enabled=False))
     trainer = trainer_of(tmp_path, callback, gradient_accumulation_steps=2)

@@ -185,21 +185,24 @@ def test_a_cache_skips_frozen_layers_and_changes_no_bit(
     assert counters["hits"] > 64 and counters["passes_skipped"] > 8, counters
 
 
-def test_what_the_script_has_frozen_is_skipped(tmp_path: pathlib.Path, patient_cache: Daemon):
+@pytest.mark.parametrize("asks", [False, True])
+def test_what_the_script_has_frozen_is_skipped(asks: bool, tmp_path: pathlib.Path, patient_cache: Daemon):
+    """With `asks` what is frozen asks for gradients, and is in no optimizer."""
+
     class UntilKept(L.Callback):
         def on_train_batch_end(self, *_) -> None:
             wait_until_kept(callback.session)
 
     class Frozen(Layers):
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD([value for value in self.parameters() if value.requires_grad], 0.1)
+            return torch.optim.SGD(self.head.parameters(), 0.1)
 
     found = {}
     for cache in (None, patient_cache.address):
         torch.manual_seed(0)
         module = Frozen()
         for layer in (module.first, module.second):
-            layer.requires_grad_(False)
+            layer.requires_grad_(asks)
         config = Config(controller="none", policy="none", cache=cache or "none", cache_use="always")
         callback = EgeriaCallback(modules=["first", "second", "head"], config=config)
         trainer = trainer_of(tmp_path, callback if cache else L.Callback(), max_epochs=5)
@@ -294,12 +297,6 @@ def test_what_cannot_be_attached_is_named_before_the_first_step(tmp_path: pathli
             return None
 
     assert "[NO_OPTIMIZER] configure_optimizers() returned none" in fails(Untrained(), tmp_path)
-
-    class Part(Layers):
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.head.parameters(), 0.1)
-
-    assert "[PARAMETER_WITHOUT_OPTIMIZER]" in fails(Part(), tmp_path)
 
 
 def test_without_lightning_the_import_says_what_to_install(tmp_path: pathlib.Path):

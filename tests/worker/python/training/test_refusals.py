@@ -184,14 +184,6 @@ def bad_partition(followed: bool) -> None:
     train(model, modules=[model.stem, *rest] if followed else rest)
 
 
-def parameter_without_optimizer(followed: bool | str) -> None:
-    model = Layered()
-    if followed == "stays":
-        model.stem.requires_grad_(False)
-    parameters = model.parameters() if followed is True else [*model.blocks.parameters(), *model.head.parameters()]
-    train(model, torch.optim.SGD(parameters, 0.1))
-
-
 def model_not_in_optimizer(followed: bool) -> None:
     model = Layered()
     train(model, sgd(model if followed else Layered()))
@@ -259,11 +251,11 @@ CASES: dict[str, Callable[[Any], None]] = {
         *(fsdp1, data_parallel, nested_ddp, foreign_wrapper, tensor_parallel, scripted_module, cuda_graph),
         *(ddp_mixed_precision, ddp_delayed_parameters, ddp_python_reducer),
         *(nothing_trainable, bad_partition, embedding_max_norm, observer, lazy_parameter),
-        *(parameter_without_optimizer, model_not_in_optimizer, optimizer_in_backward, lbfgs, local_sgd),
+        *(model_not_in_optimizer, optimizer_in_backward, lbfgs, local_sgd),
         *(zero_optimizer, foreign_optimizer, bad_model, bad_optimizer, bad_config, checkpoint_mismatch, load_too_late),
     )
 }
-OTHER_WAYS = {"DATA_PARALLEL": "one device", "PARAMETER_WITHOUT_OPTIMIZER": "stays", "EMBEDDING_MAX_NORM": "last"}
+OTHER_WAYS = {"DATA_PARALLEL": "one device", "EMBEDDING_MAX_NORM": "last"}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -158,7 +158,7 @@ class _Tracing:
         """
         if self._random != self._random_before:
             raise Refused("RANDOM", DRAWS)
-        return self._newest if [tensor._version for tensor in self._newest] == self._versions else None
+        return self._newest if self._versions == _versions(self._newest) else None
 
     def _patch(self, module: nn.Module) -> Callable[..., Any]:
         def function(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -197,8 +197,13 @@ class _Tracing:
                 "NEEDS_GRADIENT", f"the output of '{name}' requires a gradient: a layer that trains comes before it"
             )
         self._flow.mark(tensors, [index])
-        self._newest, self._versions = [tensor.detach() for tensor in tensors], [tensor._version for tensor in tensors]
+        self._newest, self._versions = [tensor.detach() for tensor in tensors], _versions(tensors)
         self._random = self._shadow.random_states()
+
+
+def _versions(tensors: Sequence[Tensor]) -> list[object]:
+    """Returns how often they have been written to; nothing counts that in inference mode, so that no two are equal."""
+    return [object() if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _called(module: nn.Module, calls: dict[nn.Module, int]) -> list[nn.Module]:

@@ -127,7 +127,7 @@ def _run_skipping(model: nn.Module, cut: Cut, call: Call, rows: Sequence[Sequenc
         ]
         shadow = shadow_of(model)
         try:
-            with side_pass(shadow) as twin:
+            with side_pass(shadow, crossing) as twin:
                 with ForwardPatches() as patches:
                     cut.skip(patches, crossing, shadow=shadow)
                     value = call.run(twin.forward)

@@ -148,9 +148,9 @@ class ModuleFingerprint:
 
     def _look_at_attributes(self, patches: int = 0) -> ValueFingerprint:
         seen = ValueFingerprint(self._elsewhere)
+        seen.add_classes({(name, type(module).__name__, "class"): module for name, module in self.modules.items()})
         for name, module in self.modules.items():
             owner = name, type(module).__name__
-            seen.add((*owner, "class"), type(module))
             own = [name for name in vars(module) if name not in OF_TORCH and name not in _OF_LIGHTNING]
             _add(seen, owner, vars(module), own)
             tables = [module._modules]
@@ -164,6 +164,7 @@ class ModuleFingerprint:
             if not kind.__module__.startswith("torch.") and not is_bystander(kind):
                 plain = [name for name, value in vars(kind).items() if not _is_code(name, value)]
                 _add(seen, ("class", name_of(kind)), vars(kind), plain)
+                seen.add_methods(("class", name_of(kind)), kind)
         seen.seal(patches)
         return seen
 

@@ -137,17 +137,20 @@ def shadow_of(model: nn.Module) -> Shadow:
 
 
 @contextlib.contextmanager
-def side_pass(shadow: Shadow) -> Iterator[nn.Module]:
+def side_pass(shadow: Shadow, given: Sequence[Tensor] = ()) -> Iterator[nn.Module]:
     """A context for a forward pass of a shadow as in training.
 
     Autocast keeps nothing of it: casts of weights made here would be used again in the training's own pass.
+
+    Args:
+      given: tensors that the pass may write to besides.
 
     Raises:
       Refused: [NO_SHADOW] the pass would reach beyond the shadow.
     """
     cached = torch.is_autocast_cache_enabled()
     try:
-        with shadow.running() as model, torch.enable_grad(), saved_tensors_hooks(_as_it_is, _as_it_is):
+        with shadow.running(given) as model, torch.enable_grad(), saved_tensors_hooks(_as_it_is, _as_it_is):
             try:
                 torch.set_autocast_cache_enabled(False)
                 yield model

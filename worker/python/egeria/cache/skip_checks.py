@@ -35,7 +35,7 @@ def check_skippable(model: nn.Module, frozen: Sequence[LayerModule]) -> None:
     for name, module in model.named_modules():
         if is_compiled(module) and (module in inside or module is model):
             raise Refused("COMPILED", f"'{name}' is compiled; compiled code does not see that a layer is skipped")
-        if isinstance(module, nn.SyncBatchNorm):
+        if isinstance(module, nn.SyncBatchNorm) and (module.training or module.running_mean is None):
             raise Refused("COLLECTIVE", f"'{name}' talks to other ranks in the forward pass")
         if module in inside:
             check_hooks(name, module)

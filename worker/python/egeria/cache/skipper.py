@@ -234,10 +234,10 @@ class Skipper:
             self._skips = True
 
     def _hashes(self, call: Call, proven: Proven) -> list[int]:
-        """Returns the samples' input hashes. Once a sample that was not to be loaded again has come as another one, all
-        are loaded, and what is stored is dropped."""
+        """Returns the samples' input hashes. Once a sample that was not to be loaded again has come as another one, or
+        the dataset is another one, what is stored is dropped."""
         hashes = call.hashes(proven.salt)
-        if call.source is not None and call.source.was_disproved():
+        if call.source is not None and call.source.was_outdated():
             self._store.forget()
             hashes = call.hashes(proven.salt)
         return hashes

@@ -97,7 +97,6 @@ class ValueFingerprint:
         self._named_objects: tuple[Any, ...] = ()
         self._objects: tuple[Any, ...] = ()
         # _same_contents() looks at these.
-        self._addresses: list[int] = []
         self._suspects: set[int] = set()  # positions of tensors that may have been written to
         self._counted_elsewhere: list[Found] = []
         self._versions: list[int] = []  # their counters said this
@@ -110,6 +109,21 @@ class ValueFingerprint:
         self._name = name
         self._left = _MAX_VALUES
         self.words[name] = self._describe(value, _MAX_DEPTH)
+
+    def add_classes(self, objects: Mapping[Hashable, Any]) -> None:
+        """Adds the classes of objects by name; an object may get another one."""
+        kinds = {name: type(value) for name, value in objects.items()}
+        self.words |= {name: name_of(kind) for name, kind in kinds.items()}
+        self._opaque += kinds.items()
+        self._sources.append(functools.partial(map, type, list(objects.values())))
+
+    def add_methods(self, owner: tuple[str, ...], kind: type) -> None:
+        """Adds the functions of a class by identity: what they do is for others to say."""
+        table = vars(kind)
+        names = [name for name, value in table.items() if isinstance(value, types.FunctionType)]
+        self._opaque += [((*owner, name), table[name]) for name in names]
+        self._containers.append(table)
+        self.watch_names(table, names)
 
     def add_table(self, table: Mapping[str, Any], names: Sequence[str]) -> None:
         """Notes that what these names stand for in a table has been added, and that its other names do not matter."""
@@ -124,7 +138,6 @@ class ValueFingerprint:
         """
         self._sizes = sum(map(len, self._tables)) - more, list(map(len, self._containers))
         self._seal_objects()
-        self._addresses = [found.tensor.data_ptr() for found in self._tensors]
         self._counted_elsewhere = [
             found for found in self._tensors if found.counter is not None and found.counter is not found.tensor
         ]
@@ -147,7 +160,8 @@ class ValueFingerprint:
         for name, words in self.words.items():
             if other.words[name] != words:
                 return name
-        return next((one[0] for one, another in zip(self._opaque, other._opaque) if one[1] is not another[1]), None)
+        pairs = itertools.zip_longest(self._opaque, other._opaque, fillvalue=(None, None))
+        return next((one[0] or another[0] for one, another in pairs if one[1] is not another[1]), None)
 
     def unchanged(self, more: int = 0) -> bool:
         """Looks quickly, and sees a part of large tensors only. If it returns False, there may be a difference.
@@ -182,10 +196,10 @@ class ValueFingerprint:
 
     def _same_contents(self) -> bool:
         """Returns whether nothing was written to tensors, or only what they held."""
+        if not self._watch.in_place() or not self._watch.unchanged():
+            return False
         self._suspects.update(self._watch.touched())
-        if not self._watch.unchanged() or (
-            self._uncounted and _native.hash_tensors(self._uncounted) != self._uncounted_hash
-        ):
+        if self._uncounted and _native.hash_tensors(self._uncounted) != self._uncounted_hash:
             return False
         if [found.counter._version for found in self._counted_elsewhere] != self._versions:
             return False
@@ -193,8 +207,6 @@ class ValueFingerprint:
         spares_device = self._spares_device and self._looks % _COMPARE_EVERY != 1
         for position in sorted(self._suspects):
             tensor, counter, known = self._tensors[position]
-            if tensor.data_ptr() != self._addresses[position]:
-                return False
             if counter is tensor:
                 if spares_device and not tensor.is_cpu and not isinstance(tensor, nn.Parameter):
                     continue
@@ -257,6 +269,8 @@ class ValueFingerprint:
         words = f"tensor on {tensor.device.type}, {tensor.dtype} {tuple(tensor.shape)}"
         if tensor.is_meta:
             return words
+        if tensor.layout is torch.strided and tensor.stride() != torch.empty(tensor.shape, device="meta").stride():
+            words += f" {tensor.stride()}"  # kernels may round otherwise for another order in memory
         if tensor.layout is torch.sparse_coo:
             parts = [tensor._indices(), tensor._values()]
         elif tensor.layout is torch.strided and not tensor.is_quantized and not is_traceable_wrapper_subclass(tensor):

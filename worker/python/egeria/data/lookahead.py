@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from egeria.data.sample_ids import indices_of
 
@@ -54,6 +54,16 @@ def may_draw_early(sampler: Any) -> bool:
     return name in _SAMPLERS
 
 
+class Handing(Protocol):
+    """Stands between a sampler and the loader that draws from it."""
+
+    def begin_pass(self) -> None:
+        """A pass over the loader begins; a loader with workers may say so twice."""
+
+    def hand_out(self, drawn: Any, indices: tuple[Any, ...] | None) -> Any:
+        """Returns what the loader gets of what the sampler has drawn, and of the indices in that."""
+
+
 class LookAhead:
     """Stands for a sampler of batches (or of whatever a loader indexes its dataset with), and gives what that gives.
 
@@ -70,7 +80,7 @@ class LookAhead:
         in_order: bool,
         loading: int,
         draws_from: Iterable[Any] | None = None,
-        hand_out: Callable[[Any, tuple[Any, ...] | None], Any] | None = None,
+        handing: Handing | None = None,
     ):
         """
         Args:
@@ -80,7 +90,7 @@ class LookAhead:
           in_order: whether the loader delivers in the order of the sampler.
           loading: how many batches the loader's workers may have at a time.
           draws_from: a sampler around `sampler` that is iterated over in its place.
-          hand_out: makes what is given of what was drawn and the indices in it; None: that is the same.
+          handing: makes what is given of what was drawn; None: that is the same.
         """
         self.__dict__.update(
             _sampler=sampler,
@@ -89,13 +99,15 @@ class LookAhead:
             _batched=batched,
             _in_order=in_order,
             _most=loading + 64,
-            _hand_out=hand_out,
+            _handing=handing,
             _draws=None,
         )
 
     def __iter__(self) -> Iterator[Any]:
+        if self._handing is not None:
+            self._handing.begin_pass()
         # It calls iter() of the sampler now, as the loader would.
-        draws = _Draws(self._draws_from, self._batched, self._in_order, self._most, self._hand_out)
+        draws = _Draws(self._draws_from, self._batched, self._in_order, self._most, self._handing)
         self.__dict__["_draws"] = draws
         return draws
 
@@ -141,12 +153,12 @@ class _Batch:
 class _Draws:
     """Iterates over the sampler once."""
 
-    def __init__(self, sampler: Iterable[Any], batched: bool, in_order: bool, most: int, hand_out: Any):
+    def __init__(self, sampler: Iterable[Any], batched: bool, in_order: bool, most: int, handing: Handing | None):
         self._sampler = sampler
         self._batched = batched
         self._iterator = iter(sampler)
         self._in_order = in_order
-        self._hand_out = hand_out
+        self._handing = handing
         self._lock = threading.Lock()
         self._early: deque[_Batch] = deque()  # drawn, and not given to the loader; by this thread
         self._loading: deque[_Batch] = deque(maxlen=most)  # given to the loader, and not delivered
@@ -175,7 +187,7 @@ class _Draws:
             batch = self._early.popleft() if batch is None else batch
             if batch.indices is not None:
                 self._loading.append(batch)
-        return batch.drawn if self._hand_out is None else self._hand_out(batch.drawn, batch.indices)
+        return batch.drawn if self._handing is None else self._handing.hand_out(batch.drawn, batch.indices)
 
     def undelivered(self) -> list[_Batch]:
         with self._lock:

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from egeria import _native
 from egeria.data import stand_in
+from egeria.data.dataset_look import DatasetLook
 from egeria.data.drawing import generator_states, same_states
-from egeria.data.skip_loading import Part, Skip, is_torchs_collate, samples_of, stamp_of
+from egeria.data.sample_stamp import read, stamp_of
+from egeria.data.skip_loading import Part, Skip, collates_by_sample
 from egeria.data.skipped_batch import SkippedBatch
 from egeria.data.stand_in import serving
 
@@ -33,6 +35,10 @@ _AUDITED_BATCHES, _AUDITED_SAMPLES = 8, 6
 _TOUCHED = 4
 # So does a loop that needs what was left out in more than a fourth of at least so many.
 _LATE = 32
+# So does a dataset that becomes another one time and again, which is said after so many times.
+_CHANGES = 3
+# One of so many samples may change without emptying the store, which replaces none.
+_FEW = 20
 # A sample that was offered to the cache counts as there until too many of so many were left out in vain.
 _IN_VAIN = 64
 
@@ -92,21 +98,29 @@ class SampleMemory:
       off: why nothing is left out any more, for people; None if something may be.
     """
 
-    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], in_worker: Callable[..., Any] | None = None):
+    def __init__(
+        self,
+        dataset: Any,
+        collate_fn: Callable[[Any], Any],
+        in_worker: Callable[..., Any] | None = None,
+        version: Any = None,
+    ):
         """
         Args:
           dataset: with __getitem__ for 0..n-1; Variants, where there are any.
-          in_worker: see in_worker_of(), for datasets that can only be read there.
+          in_worker: see in_worker_of(), for datasets that can only be read there; None: they are read here.
+          version: see wrap().
         """
         self.off: str | None = None
         self.counts: collections.Counter[str] = collections.Counter()  # as egeria.data.stand_in.counts
         self._dataset = dataset
         self._collate = collate_fn
         self._in_worker = in_worker
-        self.whole = not is_torchs_collate(collate_fn)
-        self._about = _about(dataset)
+        self.whole = not collates_by_sample(collate_fn)
+        self._look = DatasetLook(dataset, version)
+        self._changes = 0  # the dataset has become another one so often
         self._handed_out = 0  # batches that might have been left out
-        self._is_disproved = False
+        self._outdated = False  # the store has what samples were, not what they are
         self._forget()
 
     def _forget(self) -> None:
@@ -123,18 +137,29 @@ class SampleMemory:
         self._late = 0  # batches of which values were needed that were not loaded
         self._contexts: dict[bytes, int] = {}
         self._stamps = np.zeros(samples, np.int64)
+        self._changed = 0  # so many samples have changed since the store was emptied
+        self._files: dict[int, tuple[str, ...]] = {}  # a sample's that are opened for it, and not listed
         self._state = np.zeros(samples, np.int8)
         self._number = 0  # the Serving's that _state is about
         self._trusts_offers = True
         self._offers = [0, 0]  # samples that were offered: all that were left out, and those that were missing then
         self._paused = False  # the cache has nothing
 
+    # This is handed out to workers: a Handing.
+
     def begin_pass(self) -> None:
-        """A pass over the loader begins."""
-        about = _about(self._dataset)
-        if about != self._about:
-            self._about = about
-            self._forget()
+        self._look_at_dataset()
+
+    def _look_at_dataset(self) -> None:
+        """Forgets all samples where the dataset has become another one."""
+        if self._structure is None or (name := self._look.change()) is None:
+            return
+        self._changes += 1
+        what = f"'{name}' of the dataset" if name else "the dataset"
+        level = logging.WARNING if self._changes == _CHANGES else logging.INFO
+        _logger.log(level, "egeria: %s has changed, so that all samples are loaded once more", what)
+        self._forget()
+        self._outdated = True
 
     def turn_off(self, why: str) -> None:
         """Loads everything from now on."""
@@ -147,14 +172,16 @@ class SampleMemory:
         self.counts[what] += samples
         stand_in.counts[what] += samples
 
-    # This is handed out to workers.
-
     def hand_out(self, drawn: Any, indices: tuple[Any, ...] | None) -> Any:
         """Returns what stands for the indices of a batch: themselves, or a Skip."""
-        if self.off is not None or self._paused or indices is None:
+        if self.off is not None or indices is None:
             return drawn
+        if self._in_worker is None:  # workers have a copy, and get another one with the next pass
+            self._look_at_dataset()
         now = serving()
         if now is None or len(indices) not in now.sizes or now.number != self._number or not self._are_ours(indices):
+            return drawn
+        if self._paused:
             return drawn
         known = [self._may_leave_out(index) for index in indices]
         self._handed_out += 1
@@ -170,7 +197,8 @@ class SampleMemory:
             return drawn
         self._count("left_out", len(indices) - len(load))
         self._count("audited", 0 if self.whole else sum(audited))
-        return Skip(indices, load, tuple(int(self._stamps[index]) for index in indices))
+        stamps = tuple(int(self._stamps[index]) for index in indices)
+        return Skip(indices, load, stamps, tuple(self._files.get(index, ()) for index in indices))
 
     def _are_ours(self, indices: Sequence[Any]) -> bool:
         return all(isinstance(index, int) and 0 <= index < len(self._state) for index in indices)
@@ -196,6 +224,8 @@ class SampleMemory:
         Args:
           batch: of the samples that were loaded; anything where there are none.
         """
+        if self._in_worker is None and part.positions:
+            self._look.settle()
         if part.drew:
             self.turn_off(
                 "the dataset, or the collate_fn, draws random numbers, so that a sample is another one each time; "
@@ -244,10 +274,15 @@ class SampleMemory:
             return None
         for row, position in enumerate(part.positions):
             index = indices[position]
-            if position in part.changed or self._stamps[index] != part.stamps[row] and self._stamps[index] != 0:
+            files = part.files[row] if part.files else ()
+            is_other = self._stamps[index] not in (0, part.stamps[row]) and self._files.get(index, ()) == files
+            if position in part.changed or is_other:
                 self._count("changed", 1)
+                self._note_changed()
                 self._drop(index)
             self._stamps[index] = part.stamps[row]
+            if files or index in self._files:
+                self._files[index] = files
             if not all(leaf.same(index, value[row]) for leaf, value in zip(self._leaves, leaves)):
                 self.differs(index)
                 self._drop(index)
@@ -260,6 +295,12 @@ class SampleMemory:
                 leaf.kept[index] = row
                 leaf.has[index] = True
 
+    def _note_changed(self) -> None:
+        """A sample has changed: the store holds what it was, which stands in the way of what it is."""
+        self._changed += 1
+        if self._changed * _FEW > len(self._state):
+            self._changed, self._outdated = 0, True
+
     def _drop(self, index: int) -> None:
         """The sample is another one than before."""
         self._context[index] = 0
@@ -269,15 +310,15 @@ class SampleMemory:
 
     def differs(self, index: int) -> None:
         """A sample has come as another one."""
-        self._is_disproved = self._is_disproved or self.off is None
+        self._outdated = self._outdated or self.off is None
         self.turn_off(
             f"sample {index} is another one than before; leave skip_loading out, or let an index name the same sample "
             "for ever"
         )
 
-    def was_disproved(self) -> bool:
-        """Returns, once, whether a sample has come as another one."""
-        was, self._is_disproved = self._is_disproved, False
+    def was_outdated(self) -> bool:
+        """Returns, once, whether a sample has come as another one, or the dataset has become another one."""
+        was, self._outdated = self._outdated, False
         return was
 
     # A SkippedBatch needs these.
@@ -286,8 +327,7 @@ class SampleMemory:
         """Loads samples in this process, and leaves the generators as they are. Returns the parts of their batch."""
         self._count("loaded_late", len(indices))
         before = generator_states()
-        stamps = tuple(stamp_of(self._dataset, index) for index in indices)
-        batch = self._load_here(list(indices))
+        batch, part = self._load_here(list(indices))
         if not same_states(before, generator_states()):
             python, numpys, torchs = before
             random.setstate(python)
@@ -296,24 +336,28 @@ class SampleMemory:
             self.turn_off(
                 "the dataset, or the collate_fn, draws random numbers, so that a sample is another one each time"
             )
-        leaves = self._note(indices, Part(tuple(range(len(indices))), stamps, (), False), batch)
+        self._look.settle()
+        leaves = self._note(indices, part, batch)
         if leaves is None:
             leaves, _ = _taken_apart(batch, len(indices))
             if leaves is None or len(leaves) != len(self._leaves):
                 raise RuntimeError("egeria: a batch has another structure than those before, and skip_loading is on")
         return leaves
 
-    def _load_here(self, indices: list[int]) -> Any:
+    def _load_here(self, indices: list[int]) -> tuple[Any, Part]:
         """Makes a batch as a worker would, with one thread; in a worker where that is the only place for it."""
-        threads = torch.get_num_threads()
-        if self._in_worker is None:
-            return self._collate(samples_of(self._dataset, indices))
+        positions, threads = tuple(range(len(indices))), torch.get_num_threads()
         try:
-            torch.set_num_threads(1)
-            return self._collate(samples_of(self._dataset, indices))
+            if self._in_worker is not None:
+                torch.set_num_threads(1)
+            samples, stamps, files = read(self._dataset, indices)
+            return self._collate(samples), Part(positions, stamps, (), False, files)
         except Exception as error:  # pylint: disable=broad-exception-caught  # whatever the user's dataset raises
+            if self._in_worker is None:
+                raise
             self.turn_off(f"samples can only be loaded by workers; here it is a {type(error).__name__}: {error}")
-            return self._in_worker(self._dataset, self._collate, indices)
+            stamps = tuple(stamp_of(self._dataset, index) for index in indices)
+            return self._in_worker(self._dataset, self._collate, indices), Part(positions, stamps, (), False)
         finally:
             torch.set_num_threads(threads)
 
@@ -325,6 +369,8 @@ class SampleMemory:
 
     def touched(self, leaf: int, by: str) -> None:
         """The loop has used the values of a tensor of a batch."""
+        if leaf >= len(self._leaves):  # the dataset is another one meanwhile
+            return
         described = self._leaves[leaf]
         described.touches += 1
         if self.off is not None or described.touches < _TOUCHED or described.touches * 4 <= self._batches:
@@ -431,16 +477,3 @@ def _taken_apart(batch: Any, size: int) -> tuple[list[Any] | None, Any]:
 def _one_of(number: int, *what: int) -> bool:
     """Returns True for one of so many numbers, which look drawn at random and are not."""
     return hash((*what, 0x5EED)) % number == 0
-
-
-def _about(dataset: Any) -> str:
-    """Returns a text that changes when a dataset becomes another one, as far as that shows from outside."""
-    inside = dataset
-    described = []
-    while inside is not None:
-        attributes = getattr(inside, "__dict__", {})
-        shown = {name: repr(attributes.get(name)) for name in ("_fingerprint", "transform", "transforms", "version")}
-        length = len(inside) if hasattr(inside, "__len__") else 0
-        described.append((type(inside).__qualname__, length, shown))
-        inside = attributes.get("dataset")
-    return repr(described)

@@ -6,18 +6,16 @@ The process that trains decides, when a batch's indices are handed out, which of
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Subset
+from torch.utils.data import DataLoader
 from torch.utils.data import default_collate as torchs_collate
 
 from egeria.data.drawing import generator_states
 from egeria.data.sample_ids import indices_of
-from egeria.data.variants import Variants
+from egeria.data.sample_stamp import read, stamp_of
 
 
 class Skip(NamedTuple):
@@ -26,12 +24,14 @@ class Skip(NamedTuple):
     Attributes:
       indices: all of them.
       load: positions of the samples that are loaded all the same.
-      stamps: what stamp_of() said of each sample when it was loaded.
+      stamps: what stamp_of() said of each sample when it was loaded; 0: that is not known.
+      files: what read() said of it then.
     """
 
     indices: tuple[int, ...]
     load: tuple[int, ...]
     stamps: tuple[int, ...]
+    files: tuple[tuple[str, ...], ...]
 
 
 class Part(NamedTuple):
@@ -39,15 +39,17 @@ class Part(NamedTuple):
 
     Attributes:
       positions: theirs, ascending.
-      stamps: stamp_of() each, from just before it was loaded.
-      changed: positions of those whose files are others than they were.
+      stamps: see Reading.
+      changed: positions of those that are others than they were, by their stamps.
       drew: random numbers were drawn for them.
+      files: see Reading; () where no sample has any.
     """
 
     positions: tuple[int, ...]
     stamps: tuple[int, ...]
     changed: tuple[int, ...]
     drew: bool
+    files: tuple[tuple[str, ...], ...] = ()
 
 
 class Loaded(NamedTuple):
@@ -70,31 +72,22 @@ def load(dataset: Any, batch: Any, whole: bool) -> Loaded | None:
       None where the samples have no numbers, or none are known to be read.
     """
     if isinstance(batch, Skip):
-        stamps = [stamp_of(dataset, index) for index in batch.indices]
-        wanted = set(batch.load)
-        changed = tuple(i for i, stamp in enumerate(stamps) if i not in wanted and stamp != batch.stamps[i])
-        wanted.update(changed)
+        stamps = map(stamp_of, [dataset] * len(batch.indices), batch.indices, batch.files)
+        changed = tuple(i for i, (now, was) in enumerate(zip(stamps, batch.stamps)) if was not in (0, now))
+        wanted = {*batch.load, *changed}
         everything = whole and bool(wanted)
-        positions = tuple(i for i in range(len(stamps)) if everything or i in wanted)
+        positions = tuple(i for i in range(len(batch.indices)) if everything or i in wanted)
         indices: tuple[Any, ...] = batch.indices
     else:
         known = indices_of(batch, batched=True)
         if known is None or not all(isinstance(index, int) for index in known):
             return None
         indices, changed, positions = known, (), tuple(range(len(known)))
-        stamps = [stamp_of(dataset, index) for index in indices]
-    chosen = [indices[i] for i in positions]
-    states = generator_states() if chosen else []
-    samples = samples_of(dataset, chosen) if chosen else []
-    part = Part(positions, tuple(stamps[i] for i in positions), changed, False)
-    return Loaded(indices, samples, part, states)
-
-
-def samples_of(dataset: Any, indices: list[Any]) -> Any:
-    """Reads samples as a loader does."""
-    if getattr(dataset, "__getitems__", None):
-        return dataset.__getitems__(indices)
-    return [dataset[index] for index in indices]
+    if not positions:
+        return Loaded(indices, [], Part((), (), (), False), [])
+    states = generator_states()
+    samples, stamps_now, files = read(dataset, [indices[i] for i in positions])
+    return Loaded(indices, samples, Part(positions, stamps_now, changed, False, files if any(files) else ()), states)
 
 
 def in_worker_of(loader: DataLoader) -> Callable[[Any, Any, list[int]], Any] | None:
@@ -114,60 +107,10 @@ def in_worker_of(loader: DataLoader) -> Callable[[Any, Any, list[int]], Any] | N
     return load_there
 
 
-def is_torchs_collate(collate_fn: Any) -> bool:
+def collates_by_sample(collate_fn: Any) -> bool:
     """Returns whether each sample's part of a batch is the same in whatever company."""
-    return collate_fn is torchs_collate
-
-
-# A sample's files are told by their sizes and times.
-
-
-def stamp_of(dataset: Any, index: int) -> int:
-    """Returns a number that changes with the sizes and times of a sample's files, as far as the dataset lists their
-    paths; it costs a few microseconds a file."""
-    dataset, index = _innermost(dataset, index)
-    found = []
-    for path in _paths(dataset, index):
-        try:
-            status = os.stat(path)
-        except OSError:
-            found.append((0, 0))
-        else:
-            found.append((status.st_size, status.st_mtime_ns))
-    return hash(tuple(found)) if found else 0
-
-
-def _innermost(dataset: Any, index: int) -> tuple[Any, int]:
-    """Returns the dataset that has the sample, and the sample's index there."""
-    while True:
-        if isinstance(dataset, Variants):
-            dataset, index = dataset.dataset, index // dataset.k
-        elif isinstance(dataset, Subset):
-            dataset, index = dataset.dataset, int(dataset.indices[index])
-        elif isinstance(dataset, ConcatDataset):
-            index = index + len(dataset) if index < 0 else index
-            number = next(i for i, size in enumerate(dataset.cumulative_sizes) if index < size)
-            index -= dataset.cumulative_sizes[number - 1] if number > 0 else 0
-            dataset = dataset.datasets[number]
-        else:
-            return dataset, index
-
-
-def _paths(dataset: Any, index: int) -> list[str]:
-    """Returns the paths in a sample's entries of the dataset's lists, such as torchvision's `samples`."""
-    try:
-        lists = vars(dataset).values()
-        size = len(dataset)
-    except TypeError:
-        return []
-    paths: list[str] = []
-    for entries in lists:
-        if isinstance(entries, (list, tuple, np.ndarray)) and len(entries) == size:
-            entry = entries[index]
-            parts: Sequence[Any] = entry if isinstance(entry, (list, tuple)) else (entry,)
-            paths += [os.fspath(part) for part in parts if _is_path(part)]
-    return paths
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, os.PathLike) or isinstance(value, str) and os.sep in value
+    kind = type(collate_fn)
+    if f"{kind.__module__}.{kind.__qualname__}" == "transformers.trainer_utils.RemoveColumnsCollator":
+        return collates_by_sample(collate_fn.data_collator)
+    name = f"{getattr(collate_fn, '__module__', '')}.{getattr(collate_fn, '__qualname__', '')}"
+    return collate_fn is torchs_collate or name == "transformers.data.data_collator.default_data_collator"

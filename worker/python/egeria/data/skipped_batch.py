@@ -94,8 +94,8 @@ class SkippedBatch:
         self._memory.fetched(self.indices, set(missing), self.loaded)
         return self._load(missing)
 
-    def was_disproved(self) -> bool:
-        return self._memory.was_disproved()
+    def was_outdated(self) -> bool:
+        return self._memory.was_outdated()
 
     def _load(self, positions: Sequence[int]) -> bool:
         wanted = [i for i in positions if i not in self._rows]

@@ -30,8 +30,8 @@ class Source(Protocol):
 
     indices: tuple[int, ...]
 
-    def was_disproved(self) -> bool:
-        """Returns, once, whether a sample has come as another one than it was."""
+    def was_outdated(self) -> bool:
+        """Returns, once, whether what is stored of these samples is to be dropped, since they are others now."""
 
     def hashes(self, context: bytes, others: Sequence[int], computed: Callable[[list[int]], list[int]]) -> list[int]:
         """Returns the input hashes of the samples in calls of the model with this `context`; `computed` gives those
@@ -175,10 +175,10 @@ class StandIn(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _ABOUT:
+        first = args[0] if args else None
+        if func is Tensor.__hash__ or func in _ABOUT and not (isinstance(first, StandIn) and first.exposed):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        first = args[0] if args else None
         if isinstance(first, StandIn) and not first.exposed:
             if func is Tensor.detach:
                 return first

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from egeria.data.drawing import Drawing, either, generator_states, same_states
-from egeria.data.lookahead import LookAhead
+from egeria.data.lookahead import Handing, LookAhead
 from egeria.data.sample_ids import indices_of
 from egeria.data.skip_loading import Loaded, Part, load
 from egeria.data.variants import Variants, VariantSampler
@@ -140,12 +140,15 @@ class _TaggedCollate:
             indices = None  # it has sorted or filtered them
         if loaded is not None:
             return _with_part(indices, batch, loaded)
-        if not self.in_dict:
-            return TaggedBatch(indices, batch, drew=drew)
-        if indices is not None and isinstance(batch, (dict, UserDict)):
-            batch = copy.copy(batch)  # it may be a sample that the dataset keeps
-            batch[KEY] = Indices(indices, drew)
-        return batch
+        return with_indices(indices, batch, drew) if self.in_dict else TaggedBatch(indices, batch, drew=drew)
+
+
+def with_indices(indices: tuple[Any, ...] | None, batch: Any, drew: bool | None) -> Any:
+    """Returns a batch that has its indices under KEY, if it is a dict and they are known."""
+    if indices is not None and isinstance(batch, (dict, UserDict)):
+        batch = copy.copy(batch)  # it may be a sample that the dataset keeps
+        batch[KEY] = Indices(indices, drew)
+    return batch
 
 
 def _with_part(indices: tuple[Any, ...] | None, batch: Any, loaded: Loaded) -> TaggedBatch:
@@ -176,13 +179,13 @@ def order_of(
     loader: DataLoader,
     ids_of: Callable[[tuple[Any, ...]], list[int] | None],
     chosen: VariantSampler | None,
-    hand_out: Callable[[Any, tuple[Any, ...] | None], Any] | None = None,
+    handing: Handing | None = None,
 ) -> LookAhead:
     """Returns the order in which `loader` will deliver, by its sampler.
 
     Args:
       chosen: draws variants of the samples that the loader's sampler draws; None: there are none.
-      hand_out: makes what the loader gets of what the sampler has drawn and the indices in it.
+      handing: makes what the loader gets of what the sampler has drawn.
     """
     batched = loader.batch_sampler is not None
     return LookAhead(
@@ -192,7 +195,7 @@ def order_of(
         getattr(loader, "in_order", True),
         loader.num_workers * (loader.prefetch_factor or 0),
         chosen,
-        hand_out,
+        handing,
     )
 
 

@@ -15,7 +15,7 @@ from egeria.data.lookahead import LookAhead
 from egeria.data.sample_ids import Pass, current, ids_of
 from egeria.data.sample_memory import SampleMemory
 from egeria.data.skip_loading import in_worker_of
-from egeria.data.tagging import KEY, Indices, TaggedBatch, iterates_itself, order_of, sampler_of, tag
+from egeria.data.tagging import KEY, Indices, TaggedBatch, iterates_itself, order_of, sampler_of, tag, with_indices
 from egeria.data.variants import Variants, VariantSampler
 from egeria.errors import EgeriaError
 
@@ -30,6 +30,7 @@ class _Options(NamedTuple):
     variants: int | None = None
     variant_seed: int = 0
     skip_loading: bool = False
+    version: Any = None
 
     def of(self, loader: DataLoader) -> tuple[Variants | None, VariantSampler | None]:
         """Returns the variants of the loader's samples, and what draws them; None where none are wanted."""
@@ -37,6 +38,23 @@ class _Options(NamedTuple):
             return None, None
         images = Variants(loader.dataset, self.variants, self.variant_seed)
         return images, images.one_each(sampler_of(loader))
+
+    def memory_of(self, loader: DataLoader, variants: Variants | None) -> SampleMemory | None:
+        """Returns what is to know the loader's samples; None where all are loaded.
+
+        Raises:
+          EgeriaError: [NO_SKIP_LOADING].
+        """
+        if not self.skip_loading:
+            return None
+        if loader.batch_sampler is None or not hasattr(loader.dataset, "__len__"):
+            raise EgeriaError(
+                "NO_SKIP_LOADING",
+                "the loader makes no batches (batch_size=None), or its dataset has no length; give them, or leave "
+                "skip_loading out",
+            )
+        dataset = loader.dataset if variants is None else variants
+        return SampleMemory(dataset, loader.collate_fn, in_worker_of(loader), self.version)
 
 
 def wrap(
@@ -46,6 +64,7 @@ def wrap(
     variants: int | None = None,
     variant_seed: int = 0,
     skip_loading: bool = False,
+    version: Any = None,
 ) -> DataLoader:
     """Returns a loader that announces to current() of which samples each batch is, and is `loader` otherwise.
 
@@ -69,13 +88,15 @@ def wrap(
       variant_seed: what the variants are drawn from.
       skip_loading: samples whose frozen layers the cache answers for are not loaded, on the caller's word that an index
         names the same sample for ever (SampleMemory). Large tensors of such batches are StandIns.
+      version: the data's, for skip_loading: plain values, or a function that returns them, which is called when a pass
+        begins, and for each batch where there are no workers. With another one all samples are loaded once more.
 
     Raises:
       EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader. [BAD_VARIANTS] its samples have no variants;
         a pass over the loader raises this too, where the sampler draws what is no integer. [NO_SKIP_LOADING] the
         loader makes no batches, or its dataset has no length.
     """
-    options = _Options(sample_id, variants, variant_seed, skip_loading)
+    options = _Options(sample_id, variants, variant_seed, skip_loading, version)
     if _is_wrapped(loader):
         given = type(loader)._egeria_options
         if _STATE in loader.__dict__ and options in (_Options(), given):
@@ -84,18 +105,14 @@ def wrap(
         if variants is None:
             options = options._replace(variants=given.variants, variant_seed=given.variant_seed)
         options = options._replace(
-            sample_id=sample_id or given.sample_id, skip_loading=skip_loading or given.skip_loading
+            sample_id=sample_id or given.sample_id,
+            skip_loading=skip_loading or given.skip_loading,
+            version=given.version if version is None else version,
         )
         loader = _plain_copy(loader)
     _check(loader)
-    if skip_loading and (loader.batch_sampler is None or not hasattr(loader.dataset, "__len__")):
-        raise EgeriaError(
-            "NO_SKIP_LOADING",
-            "the loader makes no batches (batch_size=None), or its dataset has no length; give them, or leave "
-            "skip_loading out",
-        )
-    current().feed()
     identity = _Identity(options, loader)
+    current().feed()
     if _is_accelerates(loader, "DataLoaderShard"):
         base = _made_of(loader.base_dataloader, _Tagging, identity)
         return _made_of(loader, _Delivering, identity, base_dataloader=base)
@@ -106,16 +123,20 @@ def wrap(
 class Marks:
     """Lets a loader that accelerate has prepared, and that nobody has iterated over, put the indices of its
     samples into each batch that is a dict, in place: for a training framework that makes loaders of this one, and
-    takes batches ahead of the model. Until remove(), every batch must go through announcing().
+    takes batches ahead of the model. Until remove(), every batch must go through announcing(), and with skip_loading
+    through completing() before that.
 
     Args:
-      variants: see wrap().
+      variants, skip_loading, version: see wrap().
 
     Raises:
       EgeriaError: [NO_SAMPLE_IDS] batches cannot be told from this loader. [BAD_VARIANTS] its samples have no variants.
+        [NO_SKIP_LOADING] see wrap().
     """
 
-    def __init__(self, loader: DataLoader, variants: int | None = None):
+    def __init__(
+        self, loader: DataLoader, variants: int | None = None, skip_loading: bool = False, version: Any = None
+    ):
         _check(loader)
         current().feed()
         self._loader = loader.base_dataloader if _is_accelerates(loader, "DataLoaderShard") else loader
@@ -125,9 +146,20 @@ class Marks:
                 "the loader collates no batches (batch_size=None), or its workers "
                 "run already; give it a batch size, and let each training make a loader of its own",
             )
-        images, chosen = _Options(variants=variants).of(self._loader)
-        self._order = order_of(self._loader, ids_of, chosen)
-        self._replaced = tag(self._loader, self._order, in_dict=True, variants=images)
+        options = _Options(variants=variants, skip_loading=skip_loading, version=version)
+        images, chosen = options.of(self._loader)
+        self.memory = options.memory_of(self._loader, images)
+        self._order = order_of(self._loader, ids_of, chosen, self.memory)
+        self._replaced = tag(self._loader, self._order, in_dict=True, variants=images, skips=_skips(self.memory))
+
+    def completing(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Gives the loader's batches as the framework is to see them, in the process that trains."""
+        return map(self._completed, batches)
+
+    def _completed(self, batch: Any) -> Any:
+        if not isinstance(batch, TaggedBatch):
+            return batch
+        return with_indices(batch.indices, _completed(batch, self.memory), batch.drew)
 
     @contextlib.contextmanager
     def announcing(self, batch: Any) -> Iterator[None]:
@@ -164,10 +196,7 @@ class _Identity:
     def __init__(self, options: _Options, loader: DataLoader):
         self.options = options
         self._variants, self._chosen = options.of(loader)
-        self.memory: SampleMemory | None = None
-        if options.skip_loading:
-            dataset = loader.dataset if self._variants is None else self._variants
-            self.memory = SampleMemory(dataset, loader.collate_fn, in_worker_of(loader))
+        self.memory = options.memory_of(loader, self._variants)
         sample_id = options.sample_id
         # Nothing here refers to this object: loaders with workers must end with their last reference.
         self.ids_of = functools.partial(
@@ -183,8 +212,6 @@ class _Identity:
 
     def begin(self, loader: DataLoader) -> None:
         """A pass over `loader` begins; one that accelerate has prepared counts them."""
-        if self.memory is not None:
-            self.memory.begin_pass()
         if self._chosen is not None:
             self._chosen.loader_epoch = loader.__dict__.get("iteration")
 
@@ -193,10 +220,21 @@ class _Identity:
         self.inner = _plain_copy(loader)
         if self._chosen is not None:
             self._chosen.sampler = sampler_of(self.inner)  # frameworks put others in
-        memory = self.memory
-        self.order = order_of(self.inner, self.ids_of, self._chosen, None if memory is None else memory.hand_out)
-        skips = memory is not None and ("whole" if memory.whole else True)
-        tag(self.inner, self.order, in_dict=False, variants=self._variants, skips=skips)
+        self.order = order_of(self.inner, self.ids_of, self._chosen, self.memory)
+        tag(self.inner, self.order, in_dict=False, variants=self._variants, skips=_skips(self.memory))
+
+
+def _skips(memory: SampleMemory | None) -> bool | str:
+    """Returns what tag() is to know of samples that are left out."""
+    return memory is not None and ("whole" if memory.whole else True)
+
+
+def _completed(tagged: TaggedBatch, memory: SampleMemory | None) -> Any:
+    """Returns the batch that the loop gets."""
+    batch = tagged.batch
+    if memory is not None and tagged.part is not None and tagged.indices is not None:
+        batch = memory.deliver(tagged.indices, batch, tagged.part)
+    return batch if tagged.move is None else tagged.move(batch)
 
 
 class _Deliveries(Pass):
@@ -224,13 +262,7 @@ class _Deliveries(Pass):
             current().follow(order)
         current().note_drawing(batch.drew)
         current().deliver(self, self._identity.ids_of(batch.indices))
-        return self._complete(batch)
-
-    def _complete(self, tagged: TaggedBatch) -> Any:
-        memory, batch = self._identity.memory, tagged.batch
-        if memory is not None and tagged.part is not None and tagged.indices is not None:
-            batch = memory.deliver(tagged.indices, batch, tagged.part)
-        return batch if tagged.move is None else tagged.move(batch)
+        return _completed(batch, self._identity.memory)
 
     def __len__(self) -> int:
         return len(self._iterator)  # type: ignore[arg-type]

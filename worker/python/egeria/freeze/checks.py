@@ -224,20 +224,11 @@ def _check_ownership(optimizers: Sequence[Optimizer], modules: Sequence[LayerMod
                 f"the parameter '{name}' is stepped inside the backward pass; step with optimizer.step() after it, "
                 "which marks the end of a step for Egeria",
             )
-    missing = [name for name, parameter in wanted if id(parameter) not in held]
-    if wanted and len(missing) == len(wanted):
+    if wanted and all(id(parameter) not in held for _, parameter in wanted):
         raise EgeriaError(
             "MODEL_NOT_IN_OPTIMIZER",
             "the optimizer holds none of the model's parameters, or copies of them; make it after the model is in its "
             "final form (device, dtype, fully_shard) and from model.parameters(), and attach that very model",
-        )
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise EgeriaError(
-            "PARAMETER_WITHOUT_OPTIMIZER",
-            f"the parameter '{missing[0]}'{more} requires a gradient, but no optimizer holds it, so that it would "
-            "never train; make the optimizer from model.parameters() (not from a filter), give attach() all "
-            "optimizers, or call requires_grad_(False) on what is to stay as it is",
         )
 
 

@@ -104,7 +104,8 @@ class Freezer:
     def unfrozen_by(self, modules: Iterable[LayerModule]) -> list[nn.Parameter]:
         """Parameters of `modules` that are frozen, and would train again if these were not."""
         named = _named(modules).items()
-        return [parameter for name, parameter in named if name in self._wishes and self._wishes[name].asked]
+        wishes_of = ((self._wishes.get(name), parameter) for name, parameter in named)
+        return [parameter for wish, parameter in wishes_of if wish is not None and wish.asked and not wish.hidden]
 
     def doubtful(self) -> list[str]:
         """Names of frozen parameters that the script may have wanted to freeze for good; see wishes.Wish."""
@@ -139,8 +140,11 @@ class Freezer:
 
     def _unfreeze(self, parameters: dict[str, nn.Parameter], when_unfrozen: Callable[[nn.Parameter], None]) -> None:
         for name, parameter in parameters.items():
+            wish = self._wishes.pop(name)
+            if wish.hidden:  # nothing takes its gradient
+                continue
             wishes.forget(parameter)
-            if self._wishes.pop(name).asked:
+            if wish.asked:
                 wishes.set_gradient(parameter, True)
                 when_unfrozen(parameter)
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from egeria import _native
+from egeria.freeze import wishes
 from egeria.freeze.checks import check, check_cut
 from egeria.freeze.freezer import Freezer
 from egeria.freeze.keeper import Keeper
@@ -274,6 +275,40 @@ class Switcher:
         switch = self.switch(0, step)
         self._is_over = True
         return switch
+
+    def hide(self, parameters: Sequence[nn.Parameter]) -> bool:
+        """Switches gradients that nothing takes off, unseen by the script, on all ranks or on none. Returns whether
+        they are. A collective."""
+        failure: Exception | None = None
+        rebuilt = Rebuilt()
+        try:
+            for parameter in parameters:
+                wishes.hide(parameter)
+            rebuilt = self.replicas.rebuild()
+        except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
+            failure = error
+        agreed = False
+        try:
+            agreed = all_agree(self.group, failure is None)
+        finally:
+            if not agreed:
+                for parameter in parameters:
+                    wishes.show(parameter, is_frozen=False)
+                rebuilt.undo()
+        if agreed:
+            rebuilt.keep()
+            self._count_anew()
+        else:
+            self._tell("gradients that nothing takes cannot be switched off", failure)
+        return agreed
+
+    def show(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Undoes hide() on this rank for some of them. No collective; all ranks do so before the same pass."""
+        frozen = {id(value) for module in self.modules[: self.prefix] for _, value in module.parameters()}
+        for parameter in parameters:
+            wishes.show(parameter, id(parameter) in frozen)
+        self.replicas.rebuild().keep()
+        self._count_anew()
 
     def _tell_of_doubts(self, names: set[str]) -> None:
         if names:

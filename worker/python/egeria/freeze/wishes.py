@@ -30,11 +30,12 @@ class Wish:
       asked: it is to have a gradient.
       doubtful: the script has set it to False after it had read False, and may only have restored what it read, as
         Lightning's toggle_optimizer() does; `asked` is not changed by that.
+      hidden: its gradient is off because nothing takes it, and the script reads what it has asked for.
     """
 
     def __init__(self, asked: bool):
         self.asked = asked
-        self.doubtful = False
+        self.doubtful = self.hidden = False
         self._read = False
 
     def note_read(self, reader: str) -> None:
@@ -74,9 +75,30 @@ def forget(parameter: nn.Parameter) -> None:
         del _wishes[id(parameter)]
 
 
+def hide(parameter: nn.Parameter) -> None:
+    """Switches a gradient off, unseen by the script, until show()."""
+    follow(parameter).hidden = True
+    set_gradient(parameter, False)
+
+
+def show(parameter: nn.Parameter, is_frozen: bool) -> None:
+    """Undoes hide(). `is_frozen`: the parameter belongs to a layer that is frozen meanwhile."""
+    if (wish := _wish_of(parameter)) is None or not wish.hidden:
+        return
+    wish.hidden = False
+    if not is_frozen:
+        forget(parameter)
+        set_gradient(parameter, wish.asked)
+        if not _wishes:
+            leave()
+
+
 def leave() -> None:
-    """No parameter of this process is frozen: torch is as it was found."""
-    _wishes.clear()
+    """No parameter of this process is frozen: torch is as it was found, but for what is hidden."""
+    for key in [key for key, (reference, wish) in _wishes.items() if reference() is None or not wish.hidden]:
+        del _wishes[key]
+    if _wishes:
+        return
     for name, own in _OWN.items():
         if own is not None:
             setattr(nn.Parameter, name, own)
@@ -94,13 +116,18 @@ def _wish_of(parameter: nn.Parameter) -> Wish | None:
 
 def _get(parameter: nn.Parameter) -> bool:
     if (wish := _wish_of(parameter)) is not None:
-        wish.note_read(sys._getframe(1).f_globals.get("__name__", ""))
+        reader = sys._getframe(1).f_globals.get("__name__", "")
+        if wish.hidden and reader.partition(".")[0] not in _READERS:
+            return wish.asked
+        wish.note_read(reader)
     return _FLAG.__get__(parameter)
 
 
 def _set(parameter: nn.Parameter, value: bool) -> None:
-    _FLAG.__set__(parameter, value)
-    if (wish := _wish_of(parameter)) is not None:
+    wish = _wish_of(parameter)
+    if wish is None or not wish.hidden:
+        _FLAG.__set__(parameter, value)
+    if wish is not None:
         wish.note_set(bool(value))
 
 

@@ -51,7 +51,15 @@ class EgeriaCallback(TrainerCallback):
       no_sample_ids: why batches have no sample ids (egeria.data), for people; None if they have.
     """
 
-    def __init__(self, *, modules: ModuleSpec = None, config: Config | None = None, variants: int | None = None):
+    def __init__(
+        self,
+        *,
+        modules: ModuleSpec = None,
+        config: Config | None = None,
+        variants: int | None = None,
+        skip_loading: bool = False,
+        version: Any = None,
+    ):
         """
         Args:
           modules: how to cut the model into layer modules, as for egeria.attach().
@@ -59,11 +67,14 @@ class EgeriaCallback(TrainerCallback):
             where they are not given.
           variants: so many fixed variants of each sample stand for its random augmentation (egeria.data.wrap()), with
             and without a cache.
+          skip_loading, version: with a cache, samples whose frozen layers it answers for are not loaded, on your word
+            that an index names the same sample for ever (egeria.data.wrap()).
         """
         self.session: Session | None = None
         self._modules = modules
         self._config = config
         self._variants = variants
+        self._skipping = {"skip_loading": skip_loading, "version": version}
         self._trainer: Trainer | None = None
         self._loss: Tensor | None = None  # loss of the step under way, over its micro-batches
         self.no_sample_ids: str | None = "there is no cache (Config.cache)"
@@ -152,13 +163,14 @@ class EgeriaCallback(TrainerCallback):
         other hands: loaders made of this one when a training is resumed, batches taken ahead.
 
         Raises:
-          EgeriaError: [NO_SAMPLE_IDS], [BAD_VARIANTS] there can be no variants, where they are wanted.
+          EgeriaError: [NO_SAMPLE_IDS], [BAD_VARIANTS], [NO_SKIP_LOADING] there can be no variants, or nothing can be
+            left out, where that is wanted.
         """
         try:
-            self._marks = data.Marks(loader, self._variants)
+            self._marks = data.Marks(loader, self._variants, **self._skipping)
             self.no_sample_ids = None
         except EgeriaError as error:
-            if self._variants is not None:
+            if self._variants is not None or self._skipping["skip_loading"]:
                 self._end(finished=False)
                 raise
             self.no_sample_ids = str(error)
@@ -166,7 +178,8 @@ class EgeriaCallback(TrainerCallback):
 
     def _watch_steps(self, trainer: Trainer) -> None:
         """Callbacks are not told the loss. Trainer.training_step() returns that of each micro-batch, already
-        divided by their number. And it is given the batch."""
+        divided by their number. And it is given the batch, which Trainer.get_batch_samples() has taken from the
+        loader."""
         inner = trainer.training_step
         marks = self._marks
 
@@ -179,6 +192,15 @@ class EgeriaCallback(TrainerCallback):
 
         trainer.training_step = training_step
         self._trainer = trainer
+        if marks is None or marks.memory is None:
+            return
+        inner_batches = trainer.get_batch_samples
+
+        @functools.wraps(inner_batches)
+        def get_batch_samples(epoch_iterator: Any, *args: Any, **kwargs: Any) -> Any:
+            return inner_batches(marks.completing(epoch_iterator), *args, **kwargs)
+
+        trainer.get_batch_samples = get_batch_samples
 
     def _keep_state(self, state: TrainerState) -> None:
         # At every step, since whether a checkpoint follows is decided by callbacks that may come later.
@@ -191,6 +213,7 @@ class EgeriaCallback(TrainerCallback):
             self.session.close(finished=finished)
         if self._trainer is not None:
             del self._trainer.training_step  # the class's own again
+            vars(self._trainer).pop("get_batch_samples", None)
             self._trainer = None
         if self._marks is not None:
             self._marks.remove()

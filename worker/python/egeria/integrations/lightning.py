@@ -56,6 +56,8 @@ class EgeriaCallback(Callback):
         network: str | None = None,
         config: Config | None = None,
         variants: int | None = None,
+        skip_loading: bool = False,
+        version: Any = None,
     ):
         """
         Args:
@@ -66,12 +68,15 @@ class EgeriaCallback(Callback):
           config: None: from the environment. `total_steps` is the Trainer's estimate where it is not given.
           variants: so many fixed variants of each sample stand for its random augmentation (egeria.data.wrap()), with
             and without a cache.
+          skip_loading, version: with a cache, samples whose frozen layers it answers for are not loaded, on your word
+            that an index names the same sample for ever (egeria.data.wrap()).
         """
         self.session: Session | None = None
         self._modules = modules
         self._network = network
         self._config = config
         self._variants = variants
+        self._skipping = {"skip_loading": skip_loading, "version": version}
         self._restored: dict[str, Any] | None = None
         self._steps_seen = 0
         self._loss: Tensor | None = None  # loss of the step under way, over its micro-batches
@@ -158,8 +163,8 @@ class EgeriaCallback(Callback):
         the one that is used, and nobody has iterated over them. Lightning takes no batch ahead of the step from a
         loader whose length is known; where it does, that is noticed, and there are no ids.
 
-        Its fit() raises EgeriaError [NO_SAMPLE_IDS], [BAD_VARIANTS] where there can be no variants, and they are
-        wanted."""
+        Its fit() raises EgeriaError [NO_SAMPLE_IDS], [BAD_VARIANTS], [NO_SKIP_LOADING] where there can be no variants,
+        or nothing can be left out, and that is wanted."""
         self._leave_loaders()
         inner = trainer.strategy.process_dataloader
 
@@ -169,10 +174,10 @@ class EgeriaCallback(Callback):
             if not trainer.training:
                 return dataloader
             try:
-                dataloader = data.wrap(dataloader, variants=self._variants)
+                dataloader = data.wrap(dataloader, variants=self._variants, **self._skipping)
                 self.no_sample_ids = None
             except EgeriaError as error:
-                if self._variants is not None:
+                if self._variants is not None or self._skipping["skip_loading"]:
                     raise
                 self.no_sample_ids = str(error)
                 data.current().nobody_announces(str(error))

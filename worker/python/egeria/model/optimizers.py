@@ -44,6 +44,11 @@ class TrainingOptimizers(list[Optimizer]):
         self.append(optimizer)
         return True
 
+    def trained(self) -> frozenset[int]:
+        """Ids of the parameters that ask for a gradient and are in one of them."""
+        held = parameters_of(self)
+        return frozenset(id(value) for value in self._model.parameters() if value.requires_grad and id(value) in held)
+
     def orphans(self) -> str | None:
         """Says which parameters ask for a gradient and are in none of them: an optimizer that was made while they were
         frozen may be without them. None: there are none."""

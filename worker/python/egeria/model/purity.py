@@ -26,7 +26,7 @@ _LIBRARIES = tuple(
     for folder in {
         *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
         str(pathlib.Path(torch.__file__).parent),
-        str(pathlib.Path(__file__).parents[1]),
+        *(str(file.parents[1]) for file in (pathlib.Path(__file__), pathlib.Path(__file__).resolve())),
     }
 )
 _OUTWARD = {
@@ -97,7 +97,7 @@ def check_code(modules: Iterable[tuple[str, nn.Module, nn.Module]], own: Iterabl
             search.judge_all(value.values() if isinstance(value, dict) else value)
         elif isinstance(value, functools.partial):
             search.judge("a partial", value.func)
-        elif not isinstance(value, (nn.Module, Tensor)) and not _of_library(type(value)):
+        elif not isinstance(value, (nn.Module, Tensor)) and not is_of_library(type(value)):
             search.enter(
                 type(value), [name for name in dir(type(value)) if name.startswith("__") and name != "__init__"]
             )
@@ -131,7 +131,7 @@ class _Search:
     def run(self) -> None:
         while self._ahead:
             function, self.where = self._functions[code := self._ahead.pop()]
-            for inner in _codes(code):
+            for inner in codes_in(code):
                 self._look_at(inner, function)
 
     def judge_all(self, values: Iterable[Any]) -> None:
@@ -159,7 +159,7 @@ class _Search:
             for entry in (value.func, *value.args, *value.keywords.values()):
                 self.judge(what, entry)
         elif isinstance(value, type):
-            if not _of_library(value):
+            if not is_of_library(value):
                 self.enter(value, dir(value))
         elif isinstance(value, types.BuiltinFunctionType):
             if value.__self__ is not None and not isinstance(value.__self__, (types.ModuleType, type)):
@@ -169,7 +169,7 @@ class _Search:
                 ):  # their states are put back
                     self.judge(what, value.__self__)
         elif isinstance(value, _POINTERS) or not (
-            type(value).__module__ == "numpy.dtypes" or (callable(value) and _of_library(type(value)))
+            type(value).__module__ == "numpy.dtypes" or (callable(value) and is_of_library(type(value)))
         ):
             beyond = "of which it has no copy" if id(value) in self._originals else "that is no part of the model"
             raise Beyond(f"{self.where} uses {what}, a {type(value).__name__} {beyond}")
@@ -183,15 +183,15 @@ class _Search:
         self._functions[code] = function, self.where
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             value = _in_cell(cell)
-            if name != "__class__" and _is_library(code) and not isinstance(value, (*_CONTAINERS, type)):
+            if name != "__class__" and is_library_code(code) and not isinstance(value, (*_CONTAINERS, type)):
                 self.judge(f"the variable '{name}' of an enclosing function", value)
-        if not _is_library(code):
+        if not is_library_code(code):
             self._ahead.append(code)
 
     def _follow(self, kind: type, name: str) -> None:
         for base in kind.__mro__:
             found = vars(base).get(name)
-            if found is None or _of_library(base):
+            if found is None or is_of_library(base):
                 continue
             where, self.where = self.where, self._classes[kind]
             for function in (found.fget, found.fset) if isinstance(found, property) else (found,):
@@ -223,7 +223,7 @@ class _Search:
                 continue
             if value is type:
                 kinds += self._classes
-            if isinstance(value, (type, types.ModuleType)) and not _of_library(value):
+            if isinstance(value, (type, types.ModuleType)) and not is_of_library(value):
                 kinds.append(value)
             self._use(what, value, writes and not _is_subscript(instructions[place + 1 :]))
         for kind in kinds:
@@ -263,14 +263,14 @@ def _is_subscript(following: list[dis.Instruction]) -> bool:
 
 def is_of_user(kind: type) -> bool:
     """Whether a class is no library's."""
-    return not _of_library(kind)
+    return not is_of_library(kind)
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+            yield from codes_in(constant)
 
 
 def _in_cell(cell: types.CellType) -> Any:
@@ -281,7 +281,7 @@ def _in_cell(cell: types.CellType) -> Any:
 
 
 @functools.lru_cache(4096)
-def _of_library(kind: Any) -> bool:
+def is_of_library(kind: Any) -> bool:
     """For a class or a module."""
     module = kind if isinstance(kind, types.ModuleType) else sys.modules.get(getattr(kind, "__module__", "") or "")
     file = getattr(module, "__file__", None)
@@ -291,7 +291,7 @@ def _of_library(kind: Any) -> bool:
 
 
 @functools.cache
-def _is_library(code: types.CodeType) -> bool:
+def is_library_code(code: types.CodeType) -> bool:
     return code.co_filename.startswith("<frozen") or str(pathlib.Path(code.co_filename).resolve()).startswith(
         _LIBRARIES
     )

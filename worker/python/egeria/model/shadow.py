@@ -191,6 +191,16 @@ def _drop_hooks(module: nn.Module) -> None:
             del hooks[key]
 
 
+def _without_hooks(model: nn.Module) -> str:
+    """Says where a copy goes without a hook, which may be why it differs."""
+    for name, module in model.named_modules():
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+            origin = getattr(hook, "__module__", None) or type(hook).__module__
+            if not _is_own(hook) and not origin.startswith("egeria."):
+                return f"; it goes without hooks, and a hook of '{origin}' is on '{name}'"
+    return ""
+
+
 class _Uncompiled(nn.Module):
     """Stands for torch.compile around a submodule."""
 
@@ -317,7 +327,7 @@ class FirstPass:
         except GraphError as error:
             self.reason = str(error)
         except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
-            self.reason = f"{type(error).__name__}: {str(error)[:200]}"
+            self.reason = f"{type(error).__name__}: {str(error)[:200]}{_without_hooks(self._model)}"
 
     def take_for_first(self, output: Any, random: bool) -> None:
         """Somebody else's pass of a shadow, beside training's pass under way, has returned this: if there has been none
@@ -337,7 +347,7 @@ class FirstPass:
         elif self._random and has_compiled(self._outermost):
             self.reason = None  # compiled code draws other random numbers, so that nothing can be said
         else:
-            self.reason = "a copy of it computes something else than it does itself"
+            self.reason = f"a copy of it computes something else than it does itself{_without_hooks(self._model)}"
 
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         inputs = RootInputs(args, kwargs, sys.maxsize)

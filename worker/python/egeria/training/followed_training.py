@@ -20,7 +20,7 @@ from egeria.freeze.switcher import Switch, Switcher
 from egeria.gradients.gradient_readings import GradientReadings
 from egeria.model.call_order import CallOrder
 from egeria.model.learning_rates import LearningRates
-from egeria.model.modules import ModuleSpec, partition, trained_in
+from egeria.model.modules import ModuleSpec, partition
 from egeria.model.optimizers import TrainingOptimizers
 from egeria.model.schedule_clock import ScheduleClock
 from egeria.model.shadow import FirstPass
@@ -44,6 +44,7 @@ from egeria.training.settings_agreement import SettingsAgreement, settings_of
 from egeria.training.step_follower import StepFollower
 from egeria.training.step_reports import Reports
 from egeria.training.step_shares import StepShares
+from egeria.training.untrained import Untrained
 from egeria.training.watchdog import Watchdog
 
 
@@ -95,15 +96,19 @@ class FollowedTraining:
         self._reports = Reports()
         self._rates = LearningRates(self._optimizers)
         check_wrappers(model, Replicas(model))
-        self.switcher = Switcher(model, self._optimizers, partition(self.model, spec), self.tell)
-        self._script = ScriptFreezes(self.model, self.switcher, config.pin_frozen_modes)
+        trained = self._optimizers.trained()
+        self.switcher = Switcher(model, self._optimizers, partition(self.model, spec, trained=trained), self.tell)
+        self._untrained = Untrained(self.model, self._optimizers, self.switcher, self.tell, self._freeze_no_more)
+        self._script = ScriptFreezes(self.model, self.switcher, self._untrained, config.pin_frozen_modes)
         self._divergence = Divergence(self.switcher, config, self.tell, self._skip_nothing)
-        self._trained = TrainedModel(self.model, spec, spec is not None, StepShares(model), trained_in(self.model))
+        self._trained = TrainedModel(self.model, spec, spec is not None, StepShares(model), trained)
         self._gradients = GradientReadings(self.switcher, self.ledger, self.tell)
         self.link = SessionLink(config, self.ledger, self._gradients, self._trained.shares, self.tell)
         config.check_plans(len(self.switcher.modules))
         self._agreement = SettingsAgreement(
-            number, lambda: settings_of(config, self.switcher.replicas, self.switcher.modules), self.tell
+            number,
+            lambda: settings_of(config, self.switcher.replicas, self.switcher.modules, self._untrained.ids),
+            self.tell,
         )
         for text in advice.of_start():
             self.tell(text)
@@ -119,10 +124,10 @@ class FollowedTraining:
         self.cache = SessionCache(config, caching, self.daemons, self.ledger, self.tell)
         uses_pass = lambda: self.cache.caching is not None and self.cache.caching.uses_pass  # noqa: E731
         self.forward = SessionForward(config, self.model, uses_pass, self.ledger, self.tell)
-        trained = lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()]  # noqa: E731
-        self._parts = PartFollower(self.model, trained, self.on_part)
+        last = lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()]  # noqa: E731
+        self._parts = PartFollower(self.model, last, self.on_part)
         calls = self.before_step, self.on_step, self._lose_track
-        self._steps = StepFollower(self._optimizers, Watchdog(trained), self.switcher.keeper, self.tell, *calls)
+        self._steps = StepFollower(self._optimizers, Watchdog(last), self.switcher.keeper, self.tell, *calls)
         calls = self.on_pass, self.on_forward, self.on_output, self.on_other_pass
         self._passes = PassFollower(self.model, network is not None, self.switcher.replicas.adopt, *calls)
         self._passes.follow(model if network is None else network)
@@ -133,9 +138,12 @@ class FollowedTraining:
         """Whether the ranks are set alike. The first call waits for them, for a limited time."""
         if self._agreement.is_reached(self.switcher.replicas.process_group, self.config):
             return True
+        self._freeze_no_more()
+        return False
+
+    def _freeze_no_more(self) -> None:
         self.link.drop()
         self.config.plans = ()
-        return False
 
     @property
     def frozen_prefix(self) -> int:
@@ -210,6 +218,7 @@ class FollowedTraining:
     def on_pass(self) -> None:
         """A training forward pass is about to begin, in no wrapper yet: what is frozen may still change."""
         self._steps.begin_pass()
+        self._untrained.begin_pass()
         if self.link.is_overdue(self.switcher.replicas.ranks_meet):
             self._go_on(lambda: (self._thaw_if_moved(self.link.missed), self._agree(self.link.agree_alone)))
         if self._thaws:
@@ -233,6 +242,7 @@ class FollowedTraining:
         with self.tell.guard("a pass beside the training could not be made"), self.ledger.spend("start"):
             if not self._first_pass.done and self._makes_passes() and not self._cache_makes_first_pass():
                 self._first_pass.before_forward(args, kwargs)
+            self._untrained.before_forward(args, kwargs)
             if self.link.is_wanted or (self.config.plans and self._reports.steps == 0):
                 self._call_order.begin(self.switcher.modules)
 
@@ -257,6 +267,7 @@ class FollowedTraining:
     def on_part(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A training forward pass begins, by a call of a layer with these arguments."""
         self._steps.begin_pass()
+        self._untrained.begin_pass()
         self.ledger.begin_forward()
         with self.tell.guard("a forward pass could not be followed"), self.ledger.spend("hooks"):
             self._reports.forward()
@@ -321,6 +332,11 @@ class FollowedTraining:
         if self._parts.sees:
             self._call_order.end_of_parts()
             self.switcher.end_pass()
+            if self.cache.caching is not None and self._script.prefix + self.switcher.prefix > 0:
+                self.tell.note(
+                    "the cache serves no frozen layers, since the model is called by its parts, or by a method: call "
+                    "model(batch), or wrap what does not train in egeria.cached()"
+                )
         self._parts.end_step()
         self._parts.follow()
 
@@ -367,6 +383,7 @@ class FollowedTraining:
         if self.capture.seen or self._lost or self._is_uneven():
             return
         self._thaw_if_moved()
+        self._untrained.end_step(lambda: self._may_freeze() and not self.config.observe)
         if (link := self.link.link) is not None:
             self._follow(link)
         elif self.link.is_due(self.step):
@@ -539,6 +556,7 @@ class FollowedTraining:
             self.daemons.close()
         with self._ending():
             self._script.close()
+            self._untrained.close()
             self.switcher.set(0)  # on all ranks, whatever fails on one
 
     def _ending(self) -> contextlib.AbstractContextManager[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
@@ -110,8 +110,11 @@ def post_when_possible(agreement: SettingsAgreement, tell: TellOnce) -> None:
         post()
 
 
-def settings_of(config: Config, replicas: Replicas, modules: Sequence[LayerModule]) -> dict[str, str]:
-    """Returns what must not differ between the ranks of a training, as texts by name."""
+def settings_of(
+    config: Config, replicas: Replicas, modules: Sequence[LayerModule], untrained: Container[int] = ()
+) -> dict[str, str]:
+    """Returns what must not differ between the ranks of a training, as texts by name. `untrained`: ids of parameters
+    that no optimizer holds."""
     settings = {name: json.dumps(getattr(config, name), default=str, sort_keys=True) for name in _OF_RANK_0}
     if not config.enabled:
         followed = "nothing (enabled is off)"
@@ -119,6 +122,7 @@ def settings_of(config: Config, replicas: Replicas, modules: Sequence[LayerModul
         followed = "plans " + ", ".join(f"{step}:{prefix}" for step, prefix in config.plans)
     else:
         followed = "a controller" if config.address() or config.brings_controller() else "no controller"
+    held_by_none = [name for name, value in replicas.root.named_parameters() if id(value) in untrained]
     return {
         **settings,
         _FOLLOWED: followed,
@@ -133,6 +137,7 @@ def settings_of(config: Config, replicas: Replicas, modules: Sequence[LayerModul
             ],
             type(replicas.root).__name__,
         ),
+        "untrained": _digest(held_by_none, f"{len(held_by_none)} parameters in no optimizer"),
     }
 
 

@@ -1,0 +1,147 @@
+"""Parameters in no optimizer count as frozen by the script, and weights stay the plain script's, to the bit."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pathlib
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from cache_daemon import Daemon
+from launching import Program
+from torch import nn
+
+import egeria
+from egeria.freeze import wishes
+from egeria.freeze.wishes import has_gradient as is_on
+
+JOB = "untrained_job.py"
+# In these, nothing reads the gradients of what is in no optimizer; with the layer modules that count as frozen at the
+# end, and the epochs in which passes may be skipped; in the last of them some are.
+SERVED = {
+    "zero_first": (4, [1, 2, 3, 4]),
+    "zero_last": (4, [1, 2, 3, 4]),
+    "neck_and_head": (3, [1, 2, 3, 4]),
+    "model_cleared": (0, [1, 2]),
+    "added_later": (2, [1, 2, 3, 4]),
+    "made_later": (0, [1, 2]),
+    "put_in_by_hand": (3, [1, 2, 3, 4]),
+    "narrowed_later": (4, [2, 3, 4]),
+    "tied": (3, [1, 2, 3, 4]),
+    "frozen_and_thawed": (4, [1, 2, 3, 4]),
+}
+# In these they are read, or may be, or the weights move all the same.
+COMPUTED = {
+    "added_with_what_has_gathered": "an optimizer may get them later",
+    "two_from_the_start": None,
+    "moved_without": None,
+    "clipped": "untrained_job.py:",
+    "clipped_later": "names 'clip_grad_norm_'",
+    "clipped_by_a_helper": "names 'grad'",
+    "logged": "names 'grad'",
+    "moved_by_hand": "so nothing freezes in this training",
+    "asked_for": "names 'grad'",
+    "hooked": "a hook of the backward pass",
+}
+
+
+def both(way: str, daemon: Daemon, folder: pathlib.Path, *options: str) -> tuple[list[dict[str, Any]], str]:
+    """The reports of the ranks and what was told; after a comparison with the plain script's."""
+    reports = []
+    for kind, more in (("plain", ()), ("cached", ("--cache", daemon.address))):
+        (folder / kind).mkdir()
+        ranks = 2 if "--ranks" in options else 1
+        with Program(folder, JOB, folder / kind, way, *options, *more, ranks=ranks) as program:
+            program.succeed()
+        reports.append([json.loads(path.read_text()) for path in sorted((folder / kind).glob("*.json"))])
+    for plain, cached in zip(*reports):
+        assert [plain[key] == cached[key] for key in ("weights", "log", "random")] == [True] * 3
+    return reports[1], program.text()
+
+
+def is_served(report: dict[str, Any], epochs: list[int]) -> bool:
+    """Whether passes were skipped in the last of these epochs, and in none that is not among them."""
+    skipped = report["skipped"]
+    found = {epoch for epoch in range(1, len(skipped)) if skipped[epoch] > skipped[epoch - 1]}
+    return found <= set(epochs) and found.issuperset(epochs[-1:])
+
+
+@pytest.mark.parametrize("way", SERVED)
+def test_what_nothing_takes_is_served(way: str, cache_daemon: Daemon, tmp_path: pathlib.Path):
+    (report,), text = both(way, cache_daemon, tmp_path)
+    prefix, epochs = SERVED[way]
+    assert report["summary"]["frozen_by_script"] == prefix and is_served(report, epochs), (report, text)
+    assert "PARAMETER_WITHOUT_OPTIMIZER" not in text
+    if prefix:
+        assert "by the script" in report["progress"]
+
+
+@pytest.mark.parametrize("way", COMPUTED)
+def test_what_something_may_take_is_computed(way: str, cache_daemon: Daemon, tmp_path: pathlib.Path):
+    (report,), text = both(way, cache_daemon, tmp_path)
+    reason = COMPUTED[way]
+    assert report["skipped"][-1] == 0, report
+    assert "PARAMETER_WITHOUT_OPTIMIZER" not in text if reason is None else reason in text, text
+
+
+@pytest.mark.parametrize("way", ["zero_first", "added_later", "made_later", "logged", "model_cleared"])
+def test_two_ranks_do_the_same(way: str, cache_daemon: Daemon, tmp_path: pathlib.Path):
+    for report in both(way, cache_daemon, tmp_path, "--ranks")[0]:
+        assert is_served(report, SERVED.get(way, (0, []))[1]), report
+        assert report["summary"]["ranks_identical"]
+
+
+@pytest.mark.parametrize("options", [(), ("--ranks",)])
+def test_a_compiled_model_is_left_alone(options: tuple[str, ...], cache_daemon: Daemon, tmp_path: pathlib.Path):
+    reports, text = both("zero_first", cache_daemon, tmp_path, "--compile", *options)
+    assert all(report["skipped"][-1] == 0 for report in reports) and "compiled code would round otherwise" in text
+
+
+def test_layers_that_are_frozen_and_thawed_are_still_trained_by_nothing(cache_daemon: Daemon, tmp_path: pathlib.Path):
+    """A plan freezes the trunk beyond what has no optimizer, and thaws it."""
+    (report,), _ = both("zero_first", cache_daemon, tmp_path, "--plans", "[[10, 2], [30, 0]]")
+    assert report["summary"]["frozen_by_script"] == 4 and is_served(report, [1, 2, 3, 4]), report
+
+
+class Part(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x))
+
+
+def test_the_script_reads_what_it_has_asked_for():
+    model = Part()
+    wishes.hide(weight := model.first.weight)
+    try:
+        assert weight.requires_grad and not is_on(weight)
+        assert pickle.loads(pickle.dumps(model)).first.weight.requires_grad
+        assert copy.deepcopy(model).first.weight.requires_grad
+        model.requires_grad_(True)
+        assert not is_on(weight)
+        model.first.requires_grad_(False)
+        assert not weight.requires_grad
+        model.requires_grad_(True)
+    finally:
+        wishes.show(weight, is_frozen=False)
+    assert is_on(weight) and "requires_grad" not in vars(nn.Parameter)
+
+
+def test_an_end_leaves_torch_as_it_was():
+    model = Part()
+    optimizer = torch.optim.SGD(model.last.parameters(), 0.1)
+    before = [dict(vars(kind)) for kind in (nn.Parameter, torch.optim.Optimizer)]
+    with egeria.attach(model, optimizer, modules=["first", "last"], config=egeria.Config(controller="none")) as session:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+        assert session.progress().startswith("frozen 1/2, by the script")
+        assert not is_on(model.first.weight) and model.first.weight.requires_grad
+    assert all(map(is_on, model.parameters()))
+    assert [dict(vars(kind)) for kind in (nn.Parameter, torch.optim.Optimizer)] == before
