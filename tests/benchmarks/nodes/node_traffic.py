@@ -51,7 +51,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def sent_bytes() -> int:
-    """What this node has sent to others so far."""
+    """The bytes that this node has sent to others so far."""
     for line in pathlib.Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines():
         name, _, numbers = line.strip().partition(":")
         if name == "eth0":
