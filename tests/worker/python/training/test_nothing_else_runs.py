@@ -60,7 +60,7 @@ def test_freezing_runs_nothing(options: str, tmp_path: pathlib.Path):
 
 @pytest.mark.parametrize("model", ["Plain", "Momentum"])
 def test_the_cache_leaves_calls_out_and_adds_none(model: str, tmp_path: pathlib.Path):
-    options = ["--model", model, "--no-hooks", "--steps", 40, "--policy", "plans", "--act"]
+    options = ["--model", model, "--no-hooks", "--steps", 200, "--policy", "plans", "--act"]
     usual, _, _ = run(tmp_path / "usual", *options, egeria=False)
     daemon = Daemon(tmp_path)
     daemon.start()
