@@ -37,7 +37,7 @@ class FirstLayers:
     def shallower(self, error: Exception) -> None:
         return None
 
-    def open(self, part: Part) -> Any:
+    def open(self, part: Part, form: bytes) -> Any:
         return self._store
 
 

@@ -15,10 +15,11 @@ _ROUNDED = {"fp16": torch.float16, "bf16": torch.bfloat16}
 ROUNDING = ("int8", *_ROUNDED)
 
 
-def fingerprint(prefix: ModuleFingerprint) -> bytes:
+def fingerprint(prefix: ModuleFingerprint, form: bytes = b"") -> bytes:
     """Returns 16 bytes that tell this frozen prefix from every other, over its weights and attributes, the code of what
-    has those, torch's version and the processor's capability. The device's number does not count."""
-    text = [torch.__version__, torch.backends.cpu.get_cpu_capability(), prefix.text]
+    has those, torch's version and the processor's capability, and the form in which it is computed (Cut.form). The
+    device's number does not count."""
+    text = [torch.__version__, torch.backends.cpu.get_cpu_capability(), prefix.text, *([form.hex()] if form else [])]
     return _native.fingerprint("\n".join(text), [])
 
 

@@ -15,6 +15,7 @@ from egeria import _native
 from egeria.cache.cut_proof import Proof, computes_alone, prove
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, Settings
+from egeria.cache.other_forms import AS_THEY_ARE, Forms
 from egeria.cache.prefix_cut import Cut
 from egeria.cache.refused import Refused
 from egeria.model.modules import LayerModule
@@ -46,6 +47,7 @@ class Proven:
         training itself has computed the same, or another one is to be compared.
       confirmed: a pass of the training itself has computed what one on the side does.
       like: a number of samples of a call in which they have the same activations, to the bit.
+      form: what Cut.form is in that call.
       salt: a salt for Call.hashes(), which differs where a sample's activation may differ though its input does not.
       alone: whether so many samples may be computed alone, as far as that was tried.
     """
@@ -56,13 +58,17 @@ class Proven:
     crossing: list[Tensor] | None
     confirmed: bool = False
     like: int = 0
+    form: bytes = b""
     salt: bytes = b""
     alone: dict[int, bool] = dataclasses.field(default_factory=dict)
 
-    def counts_as(self, size: int) -> None:
-        """Notes that samples have the activations that they have in a call with this number of samples."""
-        self.like = size
-        self.salt = _native.fingerprint(repr((self.circumstances, size)), [])
+    def counts_as(self, size: int, form: bytes) -> None:
+        """Notes that samples have the activations that they have in a call with this number of samples, computed in
+        this form."""
+        self.like, self.form = size, form
+        self.salt = _native.fingerprint(
+            repr((self.circumstances, size, form) if form else (self.circumstances, size)), []
+        )
 
 
 class Proofs:
@@ -74,11 +80,13 @@ class Proofs:
 
     most_shapes = _MAX_SHAPES
 
-    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], gate: CacheGate):
+    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], gate: CacheGate, forms: Forms = AS_THEY_ARE):
         """
         Args:
           gate: says whether a proof may be made, and is told what it takes.
+          forms: see prove().
         """
+        self._forms = forms
         self._model = model
         self._frozen = list(frozen)
         self._gate = gate
@@ -140,7 +148,7 @@ class Proofs:
         return next((size for size in sizes if proven.alone.get(size)), None)
 
     def _prove(self, call: Call) -> Proof:
-        return prove(self._model, self._frozen, call)
+        return prove(self._model, self._frozen, call, self._forms)
 
     def _pays(self, key: Any, call: Call) -> bool:
         """Whether to prove a shape that comes again, by what is known of the training."""
@@ -173,15 +181,15 @@ class Proofs:
         a smaller batch with other activations: what is kept of its samples would stand in the way of whole batches'.
         """
         proven = Proven(proof.cut, call.batch, circumstances, proof.crossing)
-        proven.counts_as(call.batch)
+        proven.counts_as(call.batch, getattr(proof.cut, "form", b""))
         alike = [other for other in self._proven.values() if other is not None and other.circumstances == circumstances]
         largest = max(alike, key=lambda other: other.like, default=proven)
         if largest.like > proven.like:
             if not proof.rows.same_in(largest.like):
                 return None
-            proven.counts_as(largest.like)
+            proven.counts_as(largest.like, largest.form)
             return proven
         for other in alike:
             if other.like < proven.like and proof.rows.same_in(other.batch):
-                other.counts_as(proven.like)
+                other.counts_as(proven.like, proven.form)
         return proven

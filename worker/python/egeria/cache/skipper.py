@@ -16,6 +16,7 @@ from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.frozen_part import Part
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, UnusualCall
+from egeria.cache.other_forms import AS_THEY_ARE, Forms
 from egeria.cache.prefix_cut import Cut, shadow_of
 from egeria.cache.prefix_store import PrefixStore
 from egeria.cache.proofs_by_shape import Proofs, Proven
@@ -43,8 +44,8 @@ class PartSource(Protocol):
     def shallower(self, error: Refused) -> Part | None:
         """Returns another part, after one was refused; None: there is none."""
 
-    def open(self, part: Part) -> PrefixStore:
-        """Returns the store of a part that has been proven."""
+    def open(self, part: Part, form: bytes) -> PrefixStore:
+        """Returns the store of a part that has been proven, and is computed in this form (Cut.form)."""
 
 
 class Skipper:
@@ -74,6 +75,7 @@ class Skipper:
         own_forward_only: bool,
         tell: Callable[[str, Exception | None], None],
         first_pass: FirstPass | None = None,
+        forms: Forms = AS_THEY_ARE,
     ):
         """
         Args:
@@ -87,6 +89,7 @@ class Skipper:
             framework's detours, with other arguments.
           tell: called with a reason why the prefix is not skipped, once, and the exception behind it.
           first_pass: of the model's shadow; without it there is none before the first proof.
+          forms: in which submodules are computed whose outputs are kept.
         """
         self.refusal: Refused | None = None
         self.rounding: rounding_effect.RoundingEffect | None = None
@@ -94,6 +97,7 @@ class Skipper:
         self._model = model
         self._source = source
         self._first_pass = first_pass
+        self._forms = forms
         self._take_ids = take_ids
         self._upcoming = upcoming
         self._own_forward_only = own_forward_only
@@ -139,6 +143,7 @@ class Skipper:
         """Leaves the next forward pass as it would be."""
         self._entered = self._skips = False
         if self._patches:
+            self._forms.leave()
             self._patches.release()
 
     def close(self) -> None:
@@ -203,6 +208,8 @@ class Skipper:
         call = Call(args, kwargs, len(ids))
         if nn.modules.module._has_any_global_hook():
             raise UnusualCall("a hook for all modules may see what the frozen layers compute")
+        if self._proofs is None and not self._forms.settled():
+            raise UnusualCall("it is not known yet in which form frozen layers are computed")
         proven = self._proof_for(call)
         if proven is None or not proven.confirmed:
             ledger.missed("unproven", call.batch)
@@ -229,6 +236,8 @@ class Skipper:
         if step == "audit":
             self._audit(cut, crossing, fresh)
         else:
+            if cut.forms is not None:  # frozen submodules behind the cut are computed in each pass
+                cut.forms.join(cut.entries)
             cut.skip(self._patches, crossing, lambda: self._finish(lambda: self._use(fresh), call.batch))
             self._skips = True
 
@@ -268,7 +277,7 @@ class Skipper:
         part = self._source.deepest(call)
         self.gate.ledger.spent(begin)
         while True:
-            proofs = Proofs(self._model, part.frozen, self.gate)
+            proofs = Proofs(self._model, part.frozen, self.gate, self._forms)
             try:
                 proven = proofs.find(call)
                 break
@@ -277,7 +286,8 @@ class Skipper:
                 if other is None:
                     raise
                 part = other
-        self._part, self._proofs, self._store = part, proofs, self._source.open(part)
+        form = b"" if proven is None else proven.cut.form
+        self._part, self._proofs, self._store = part, proofs, self._source.open(part, form)
         self.rounding = None
         return proven
 
@@ -343,8 +353,12 @@ class Skipper:
 
         def guarded(tensors: list[Tensor]) -> None:
             self.gate.ledger.end_compute()
-            self._finish(lambda: reached(tensors), 0)
+            # A pass in other forms gives tensors that are neither kept nor compared.
+            if cut.forms is None or cut.forms.used() == cut.form:
+                self._finish(lambda: reached(tensors), 0)
 
+        if cut.forms is not None:
+            cut.forms.join(cut.live_entries)
         cut.observe(self._patches, guarded)
         self.gate.ledger.begin_compute()
 
