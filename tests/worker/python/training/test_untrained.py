@@ -6,12 +6,14 @@ import copy
 import json
 import pathlib
 import pickle
+import sys
 from typing import Any
 
 import pytest
 import torch
 from cache_daemon import Daemon
-from launching import Program
+from example_scripts import run
+from launching import HERE, Program
 from torch import nn
 
 import egeria
@@ -94,6 +96,11 @@ def test_two_ranks_do_the_same(way: str, cache_daemon: Daemon, tmp_path: pathlib
         assert report["summary"]["ranks_identical"]
 
 
+def test_an_option_to_clip_is_in_the_way_where_it_is_set(cache_daemon: Daemon, tmp_path: pathlib.Path):
+    (report,), text = both("zero_first", cache_daemon, tmp_path, "--clip", "0.5")
+    assert report["skipped"][-1] == 0 and "torch.nn.utils.clip_grad, called at untrained_job.py:" in text, text
+
+
 @pytest.mark.parametrize("options", [(), ("--ranks",)])
 def test_a_compiled_model_is_left_alone(options: tuple[str, ...], cache_daemon: Daemon, tmp_path: pathlib.Path):
     reports, text = both("zero_first", cache_daemon, tmp_path, "--compile", *options)
@@ -104,6 +111,20 @@ def test_layers_that_are_frozen_and_thawed_are_still_trained_by_nothing(cache_da
     """A plan freezes the trunk beyond what has no optimizer, and thaws it."""
     (report,), _ = both("zero_first", cache_daemon, tmp_path, "--plans", "[[10, 2], [30, 0]]")
     assert report["summary"]["frozen_by_script"] == 4 and is_served(report, [1, 2, 3, 4]), report
+
+
+def test_a_short_script_gets_faster_and_trains_the_same(tmp_path: pathlib.Path):
+    reports, weights = [], []
+    for kind in ("--plain", "--cached"):
+        (out := tmp_path / kind).mkdir()
+        variables = {"EGERIA_CACHE": str(tmp_path / "store"), "EGERIA_POLICY": "none"}
+        done = run([sys.executable, HERE / "head_only.py", out, kind], tmp_path, **variables)
+        assert done.returncode == 0, done.stderr
+        reports.append(json.loads((out / "report.json").read_text()))
+        weights.append(torch.load(out / "weights.pt"))
+    assert all(map(torch.equal, weights[0].values(), weights[1].values()))
+    (plain, cached), progress = (report["seconds"] for report in reports), reports[1]["progress"]
+    assert "by the script" in progress and cached[4] < 0.5 * plain[4] and cached[4] < 0.5 * cached[0], reports
 
 
 class Part(nn.Module):
