@@ -41,7 +41,7 @@ class Options:
         self.log = 3
 
 
-MODEL, OPTIONS, ARGUMENTS = Net(), Options(), argparse.Namespace(grad_clip=None, mode="plain")
+MODEL, OPTIONS, ARGUMENTS = Net(), Options(), argparse.Namespace(grad_clip=None, way="plain")
 
 
 def is_read() -> bool:
@@ -70,7 +70,7 @@ def constant(clip: float | None = None, mode: str = "plain") -> bool:
             shorten(MODEL.parameters(), clip)
         if mode == "log" and len(KEPT) > 3:
             KEPT.append(MODEL.layer.weight.grad)
-        if ARGUMENTS.grad_clip or ARGUMENTS.mode in ("clip", "both") or CLIPS:
+        if ARGUMENTS.grad_clip or ARGUMENTS.way in ("clip", "both") or CLIPS:
             nn.utils.clip_grad_norm_(MODEL.parameters(), 1.0)
         if not OPTIONS.clip:
             found = is_read()

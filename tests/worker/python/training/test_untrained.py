@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import operator
 import pathlib
 import pickle
 import sys
@@ -166,3 +167,19 @@ def test_an_end_leaves_torch_as_it_was():
         assert not is_on(model.first.weight) and model.first.weight.requires_grad
     assert all(map(is_on, model.parameters()))
     assert [dict(vars(kind)) for kind in (nn.Parameter, torch.optim.Optimizer)] == before
+
+
+def test_a_look_that_no_code_shows_switches_them_on(caplog: pytest.LogCaptureFixture):
+    model = Part()
+    optimizer = torch.optim.SGD(model.last.parameters(), 0.1)
+    hidden_look = operator.attrgetter("".join(("gr", "ad")))
+    with egeria.attach(model, optimizer, modules=["first", "last"], config=egeria.Config(controller="none")):
+        for step in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            if step == 3:
+                assert not is_on(model.first.weight)
+                hidden_look(model.first.weight)
+        assert is_on(model.first.weight)
+    assert "has read gradients of parameters that are in no optimizer" in caplog.text

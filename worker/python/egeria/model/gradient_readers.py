@@ -22,7 +22,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from egeria.model.live_code import Settings
+from egeria.model.live_code import NoSettings, Settings
 from egeria.model.purity import codes_in, is_library_code, is_of_library
 
 # These speak of gradients, and give none to read.
@@ -94,8 +94,12 @@ class _Code:
 class _Search:
     """Goes from name to name."""
 
-    def __init__(self, ahead_only: bool):
-        """`ahead_only`: of the frames on the stacks only what comes behind where they are, and the loops around it."""
+    def __init__(self, ahead_only: bool, prunes: bool = True):
+        """
+        Args:
+          ahead_only: of the frames on the stacks only what comes behind where they are, and the loops around it.
+          prunes: leaves out what settings keep from running.
+        """
         self._named: dict[str, list[_Code | type]] = collections.defaultdict(list)  # by all their names
         self._seen: set[Any] = set()  # code and classes that are used
         self._noted: set[type] = set()
@@ -108,7 +112,7 @@ class _Search:
                 for name, value in list(vars(module).items()):
                     self._note(name, value)
         self._frames = list(_frames())
-        self._settings = Settings(self._frames, self._all_code)
+        self._settings = Settings(self._frames, self._all_code, _code_ahead) if prunes else NoSettings()
         for frame in self._frames:
             self._add_frame(frame, ahead_only)
 
@@ -193,8 +197,8 @@ class _Search:
             function = value
             while isinstance(function, functools.partial):
                 function = function.func
-            is_ours = (getattr(function, "__module__", None) or "").startswith("egeria.")
-            if isinstance(function, _FUNCTIONS) and not is_ours and _speaks_of_gradients(function.__name__):
+            is_foreign = type(function) in _FUNCTIONS and not (function.__module__ or "").startswith("egeria.")
+            if is_foreign and not codes and _speaks_of_gradients(function.__name__):
                 self._suspects.add(name)
             if not is_of_library(type(value)):
                 self._named[name].append(type(value))
@@ -251,6 +255,12 @@ class _Search:
         if instruction.opname in _OF_SCOPE and name in _OPEN:
             return True
         return name in _HOOKS or _speaks_of_gradients(name)
+
+
+def _code_ahead() -> set[types.CodeType]:
+    """All code that may still run, whatever the settings are."""
+    search = _Search(ahead_only=True, prunes=False)
+    return {code for code, _ in search._instructions()}
 
 
 def _speaks_of_gradients(name: str) -> bool:

@@ -28,18 +28,34 @@ _Variables = Callable[[dis.Instruction], Any]  # returns the value that is loade
 _Attributes = Callable[[Any, str], Any]  # returns an attribute's value, or UNKNOWN
 
 
+class NoSettings:
+    """Nothing is known of any setting."""
+
+    def live(
+        self, code: types.CodeType, scope: dict[str, Any], frame: types.FrameType | None = None, begin: int = -1
+    ) -> list[dis.Instruction]:
+        """As Settings.live()."""
+        return _live(code, _unknown, _unknown, begin)
+
+
 class Settings:
     """The values of variables and attributes that nothing sets any more: arguments of a program, options."""
 
-    def __init__(self, frames: Sequence[types.FrameType], code: Callable[[], Iterable[types.CodeType]]):
+    def __init__(
+        self,
+        frames: Sequence[types.FrameType],
+        code: Callable[[], Iterable[types.CodeType]],
+        ahead: Callable[[], Iterable[types.CodeType]],
+    ):
         """
         Args:
           frames: of the user's, on the stacks.
           code: gives all code of the user's, which may set globals and attributes.
+          ahead: gives the code that may still run; where it sets attributes by names that it makes up, none is known.
         """
         self._modules = {id(frame.f_globals): frame for frame in frames if frame.f_code.co_name == "<module>"}
         self._code = code
-        self._sets_any = False  # some code sets attributes by names that it makes up
+        self._ahead = ahead
 
     def live(
         self, code: types.CodeType, scope: dict[str, Any], frame: types.FrameType | None = None, begin: int = -1
@@ -85,13 +101,15 @@ class Settings:
         attributes: set[str] = set()
         for code in self._code():
             for instruction in dis.get_instructions(code):
-                if instruction.argval == "setattr":
-                    self._sets_any = True
                 if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
                     variables.add(instruction.argval)
                 elif instruction.opname in ("STORE_ATTR", "DELETE_ATTR") and code.co_name != "__init__":
                     attributes.add(instruction.argval)
         return variables, attributes
+
+    @functools.cached_property
+    def _sets_any(self) -> bool:
+        return any("setattr" in code.co_names for code in self._ahead())
 
 
 def _stays(frame: types.FrameType, name: str) -> bool:
@@ -112,8 +130,11 @@ def _setting(code: types.CodeType) -> dict[str, list[int]]:
 
 @functools.lru_cache(64)
 def _offsets_ahead(code: types.CodeType, begin: int) -> frozenset[int]:
-    unknown = lambda *_: UNKNOWN  # noqa: E731
-    return frozenset(instruction.offset for instruction in _live(code, unknown, unknown, begin))
+    return frozenset(instruction.offset for instruction in _live(code, _unknown, _unknown, begin))
+
+
+def _unknown(*_: Any) -> Any:
+    return UNKNOWN
 
 
 def _live(code: types.CodeType, variables: _Variables, attributes: _Attributes, begin: int) -> list[dis.Instruction]:
