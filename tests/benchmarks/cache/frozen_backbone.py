@@ -8,8 +8,8 @@ The same training in several forms, which take turns: plain; with features that 
 memory, as people write it by hand; with Egeria, where the script has frozen the trunk; and with Egeria, where a plan
 freezes it after two steps. By form, the processor time of each epoch over the plain one's, the daemon's included: the
 median of the rounds, and the least and the most. And whether the weights of the runs in which Egeria serves what the
-script has frozen were those of the plain run to the bit: the exit code is 1 where they were not. Says what the cache did,
-too. In a framework's loop (--loop) there are the plain form and the one in which the script has frozen the trunk.
+script has frozen were those of the plain run to the bit: the exit code is 1 where they were not. It also says what the
+cache did. In a framework's loop (--loop) there are the plain form and the one in which the script has frozen the trunk.
 """
 
 from __future__ import annotations
