@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from egeria.cache.other_forms import AS_THEY_ARE, Forms
 from egeria.cache.pass_outcome import Pass, compare, same
 from egeria.cache.prefix_cut import Cut, shadow_of, side_pass
 from egeria.cache.refused import Refused
-from egeria.cache.row_independence import RowIndependence, same_alone
+from egeria.cache.row_independence import Compute, RowIndependence, same_alone
 from egeria.cache.skip_checks import check_skippable
 from egeria.model.modules import LayerModule
 from egeria.model.shadow import Shadow
@@ -31,15 +31,36 @@ class Proof:
 
     Attributes:
       crossing: what crosses the cut in it, as a pass on the side computes it.
-      rows: samples come out the same in other batches of this size.
+      compute: computes it for other calls, by a shadow.
+      call: the batch.
+      ignores: whether all else stays the same with these tensors in the place of `crossing`; None: nobody knows.
     """
 
     cut: Cut
     crossing: list[Tensor]
-    rows: RowIndependence
+    compute: Compute
+    call: Call
+    ignores: Callable[[Sequence[Tensor]], bool] | None = None
+
+    @functools.cached_property
+    def rows(self) -> RowIndependence:
+        """Samples come out the same in other batches of this size. It is shown when it is asked for first.
+
+        Raises:
+          Refused: [BATCH_DEPENDENT] they do not.
+        """
+        # Were the shadow not the same after each of these passes, the rows would show it.
+        independence = RowIndependence(self.compute, self.call, self.crossing, self.cut.decides)
+        if not independence.holds:
+            raise Refused(
+                "BATCH_DEPENDENT", "what is computed for a sample depends on its place in the batch or on the others"
+            )
+        return independence
 
 
-def prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call, forms: Forms = AS_THEY_ARE) -> Proof:
+def prove(
+    model: nn.Module, frozen: Sequence[LayerModule], call: Call, forms: Forms = AS_THEY_ARE, rows: bool = True
+) -> Proof:
     """Finds what crosses the cut behind `frozen` in calls like this one, and proves that nothing else does.
 
     1. A pass as usual, followed operator by operator: which outputs of frozen layers do results, buffers,
@@ -58,6 +79,7 @@ def prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call, forms: Fo
 
     Args:
       model: unwrapped, in training mode, with `frozen` frozen.
+      rows: False: the caller sees to 3.
 
     Raises:
       Refused: it is not so. Whatever the model raises is [RAISES]. Names that are raised here: OUTPUT_DIFFERS,
@@ -66,7 +88,10 @@ def prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call, forms: Fo
     """
     check_skippable(model, frozen)
     try:
-        return _prove(model, frozen, call, forms)
+        proof = _prove(model, frozen, call, forms)
+        if rows:
+            proof.rows  # noqa: B018  # it may raise
+        return proof
     except Refused:
         raise
     except Exception as error:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
@@ -82,14 +107,16 @@ def _prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call, forms: F
     compare(usual.left, skipping, model)
     if (proof := _prove_formed(cut, shadow, call, crossing, forms)) is not None:
         return proof
-    # Were the shadow not the same after each of these passes, the rows would show it.
-    independence = RowIndependence(functools.partial(cut.compute, shadow), call, crossing, cut.decides)
-    if not independence.holds:
-        raise Refused(
-            "BATCH_DEPENDENT",
-            "what the frozen layers compute for a sample depends on its place in the batch or on the other samples",
-        )
-    return Proof(cut, crossing, independence)
+
+    def ignores(tensors: Sequence[Tensor]) -> bool:
+        try:
+            _, left = _run_skipping(model, cut, call, list(zip(*(tensor.unbind(0) for tensor in tensors))))
+            compare(usual.left, left, model)
+        except Refused:
+            return False
+        return True
+
+    return Proof(cut, crossing, functools.partial(cut.compute, shadow), call, ignores)
 
 
 def _prove_formed(cut: Cut, shadow: Shadow, call: Call, exact: Sequence[Tensor], forms: Forms) -> Proof | None:
@@ -102,10 +129,11 @@ def _prove_formed(cut: Cut, shadow: Shadow, call: Call, exact: Sequence[Tensor],
         formed.form = forms.used()
         if not formed.form or not all(map(_is_close, crossing, exact)):
             return None
-        independence = RowIndependence(functools.partial(formed.compute, shadow), call, crossing, cut.decides)
+        proof = Proof(formed, crossing, functools.partial(formed.compute, shadow), call)
+        proof.rows  # noqa: B018  # it may raise
     except Exception:  # pylint: disable=broad-exception-caught  # a form that does not take such a call
         return None
-    return Proof(formed, crossing, independence) if independence.holds else None
+    return proof
 
 
 def _is_close(one: Tensor, other: Tensor) -> bool:
