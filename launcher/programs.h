@@ -7,8 +7,8 @@
 
 namespace egeria::run {
 
-// The path of torchrun: $EGERIA_TORCHRUN, or the first that can be executed of this program's folder,
-// $VIRTUAL_ENV/bin, the folders of PATH and that of the Python which this was built with.
+// The path of torchrun: $EGERIA_TORCHRUN, or the first that can be executed of EnvironmentFolders(), the folders of
+// PATH and that of the Python which this was built with.
 // Errors: NOT_FOUND that says where it was looked for and what to do.
 absl::StatusOr<std::string> FindTorchrun();
 

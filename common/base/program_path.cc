@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -20,7 +21,12 @@ std::string OwnFolder() {
 }
 
 std::vector<std::string> EnvironmentFolders() {
-  std::vector<std::string> folders = {OwnFolder()};
+  const std::string own = OwnFolder();
+  std::vector<std::string> folders = {own};
+  // There auditwheel puts the programs of a wheel that carries its libraries.
+  if (absl::EndsWith(own, "-packages/egeria.scripts")) {
+    folders.push_back((std::filesystem::path(own) / "../../../../bin").lexically_normal().string());
+  }
   const char* environment = std::getenv("VIRTUAL_ENV");
   if (environment != nullptr && environment[0] != '\0') folders.push_back(absl::StrCat(environment, "/bin"));
   return folders;

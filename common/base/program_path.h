@@ -11,7 +11,8 @@ namespace egeria {
 // The folder that this program's file lies in.
 std::string OwnFolder();
 
-// Where programs of the Python environment in use are: this program's folder, and $VIRTUAL_ENV/bin.
+// Where programs of the Python environment in use are: this program's folder, the folder `bin` of the environment in
+// whose packages a wheel has put this program, and $VIRTUAL_ENV/bin.
 std::vector<std::string> EnvironmentFolders();
 
 // The folders of PATH, in order.

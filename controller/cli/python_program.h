@@ -9,10 +9,10 @@
 
 namespace egeria::cli {
 
-// The Python that has the package egeria: $EGERIA_PYTHON, or the first python3 of this program's folder,
-// $VIRTUAL_ENV/bin, that of the Python which this was built with, and the folders of PATH. In a build tree, where the
-// package is not installed, PYTHONPATH is set so that it is found. Errors: NOT_FOUND that says what to do, where there
-// is no Python or it has no such package.
+// The Python that has the package egeria: $EGERIA_PYTHON, or the first python3 of EnvironmentFolders(), the folder of
+// the Python which this was built with, and the folders of PATH. In a build tree, where the package is not installed,
+// PYTHONPATH is set so that it is found. Errors: NOT_FOUND that says what to do, where there is no Python or it has no
+// such package.
 absl::StatusOr<std::string> FindPythonWithPackage();
 
 // Becomes `python ARGUMENTS`; returns only if it fails, with INTERNAL.

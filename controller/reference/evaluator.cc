@@ -462,7 +462,8 @@ absl::StatusOr<std::unique_ptr<Evaluator>> Evaluator::Start(EvaluatorOptions opt
   const bool idle_available = CanLeaveIdlePriority();
   if (!idle_available) {
     LogInfo(
-        "the evaluator may not leave idle priority (CAP_SYS_NICE, or LimitNICE=0): samples of jobs that share its CPUs "
+        "the evaluator may not leave idle priority (CAP_SYS_NICE, or LimitNICE=+0): samples of jobs that share its "
+        "CPUs "
         "wait for the load gate or their deadline instead");
   }
   auto evaluator =

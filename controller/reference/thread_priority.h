@@ -15,7 +15,7 @@ pid_t CurrentThreadId();
 bool SetIdlePriority(pid_t thread, bool idle);
 
 // True if a thread of this process may leave idle priority again: that takes CAP_SYS_NICE, or
-// RLIMIT_NICE of 20 or more (systemd: LimitNICE=0). Tries it on a thread of its own.
+// RLIMIT_NICE of 20 or more (systemd: LimitNICE=+0). Tries it on a thread of its own.
 bool CanLeaveIdlePriority();
 
 // Binds the calling thread, and those that it starts, to these CPUs. Empty: no change. False where the kernel

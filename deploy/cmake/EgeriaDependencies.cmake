@@ -22,9 +22,11 @@ endif()
 egeria_find(Protobuf DEBIAN "libprotobuf-dev protobuf-compiler")
 
 include(EgeriaTorch)
-# Where torch lies beside the scripts of an environment: a virtual one, or Debian's own.
+# Where torch lies beside the scripts of an environment: a virtual one, or Debian's own. The last is where it lies
+# beside the folder to which auditwheel moves the programs (deploy/wheel.sh).
 set(python_lib $ORIGIN/../lib/python${Python_VERSION_MAJOR}.${Python_VERSION_MINOR})
-set(EGERIA_TORCH_FROM_SCRIPTS ${python_lib}/site-packages/torch/lib ${python_lib}/dist-packages/torch/lib)
+set(EGERIA_TORCH_FROM_SCRIPTS ${python_lib}/site-packages/torch/lib ${python_lib}/dist-packages/torch/lib
+    $ORIGIN/../torch/lib)
 if(NOT TORCH_INSTALL_PREFIX MATCHES "build-env|builds-v|^/tmp/")
   list(APPEND EGERIA_TORCH_FROM_SCRIPTS ${TORCH_INSTALL_PREFIX}/lib)  # an environment may use the torch of another
 endif()

@@ -7,11 +7,10 @@ import pathlib
 import re
 import shutil
 import site
-import subprocess
-import sys
 import venv
 
 import pytest
+from commands import call
 from search_paths import elf_files, unsafe_entries
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -19,52 +18,16 @@ EXAMPLE = ROOT / "worker" / "python" / "examples" / "digits.py"
 PACE = ROOT / "tests" / "worker" / "python" / "support" / "run_script.py"
 
 
-def call(*command: object, folder: pathlib.Path, seconds: float = 120, **variables: str) -> str:
-    """Returns what a command prints; it must succeed. Nothing of this environment's Python path reaches it."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("EGERIA_", "PYTHONPATH"))}
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=folder,
-        env={**kept, **variables},
-        text=True,
-        capture_output=True,
-        timeout=seconds,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command[0]}: exit code {done.returncode}\n{(done.stdout + done.stderr)[-6000:]}"
-    return done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module", name="environment")
-def environment_fixture(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def environment_fixture(wheel: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """An environment with the wheel in it, and by links all packages of this one, torch among them."""
     folder = tmp_path_factory.mktemp("pip")
-    # Compiled as the dev preset is, so that ccache has most of it already.
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    settings = [
-        f"-Cbuild-dir={ROOT / 'build' / 'pip'}",
-        "-Ccmake.build-type=RelWithDebInfo",
-        "-Ccmake.define.CMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1",
-    ]
-    call(
-        *pip,
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        *settings,
-        "-w",
-        folder,
-        ROOT,
-        folder=folder,
-        seconds=3000,
-        CXX="c++",
-    )
     venv.create(folder / "venv", symlinks=True, with_pip=False)
     packages = next((folder / "venv" / "lib").glob("python*")) / "site-packages"
     for package in pathlib.Path(site.getsitepackages()[0]).iterdir():
         (packages / package.name).symlink_to(package)
     python = folder / "venv" / "bin" / "python"
-    call(python, "-m", "pip", "install", "--no-deps", next(folder.glob("egeria-*.whl")), folder=folder)
+    call(python, "-m", "pip", "install", "--no-deps", wheel, folder=folder)
     torchrun = folder / "venv" / "bin" / "torchrun"
     torchrun.write_text(f"#!{python}\nfrom torch.distributed.run import main\nmain()\n", encoding="utf-8")
     torchrun.chmod(0o755)

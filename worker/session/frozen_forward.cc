@@ -78,7 +78,11 @@ at::Tensor FrozenForward::Run(const at::Tensor& input, const BatchSamples& sampl
   }
   if (!use || !prefix_->refusal.empty()) return Compute(input, fused);
   CountPass();
-  if (!prefix_->fingerprint.has_value()) return Prove(input, samples);
+  if (!prefix_->fingerprint.has_value()) {
+    if (fused == nullptr || fused->is_decided()) return Prove(input, samples, fused);
+    ledger_.Missed("unproven", input.size(0));
+    return fused->Run(input);
+  }
   if (input.sizes() != prefix_->input_shape) {
     ledger_.Missed("unproven", input.size(0));
   } else if (!IsAsProven(input)) {
@@ -92,7 +96,16 @@ at::Tensor FrozenForward::Run(const at::Tensor& input, const BatchSamples& sampl
 bool FrozenForward::IsAsProven(const at::Tensor& input) {
   const bool touched = !prefix_->contents->Touched().empty();
   if (!prefix_->contents->Unchanged()) return false;
-  return !touched || prefix_->frozen.FingerprintFor(input) == *prefix_->fingerprint;
+  return !touched || FingerprintFor(input) == *prefix_->fingerprint;
+}
+
+cache::Fingerprint FrozenForward::FingerprintFor(const at::Tensor& input) const {
+  const cache::Fingerprint exact = prefix_->frozen.FingerprintFor(input);
+  return prefix_->fused == nullptr ? exact : cache::FingerprintOf("fused " + cache::RawBytes(exact), {});
+}
+
+at::Tensor FrozenForward::Outcome(const at::Tensor& batch) const {
+  return prefix_->fused == nullptr ? prefix_->frozen.Run(batch) : prefix_->fused->Run(batch);
 }
 
 void FrozenForward::CountPass() {
@@ -106,11 +119,12 @@ at::Tensor FrozenForward::Compute(const at::Tensor& input, FusedPrefix* fused) {
   return output;
 }
 
-at::Tensor FrozenForward::Prove(const at::Tensor& input, const BatchSamples& samples) {
-  at::Tensor output = Compute(input);
+at::Tensor FrozenForward::Prove(const at::Tensor& input, const BatchSamples& samples, FusedPrefix* fused) {
+  prefix_->fused = fused != nullptr && fused->is_fused() ? fused : nullptr;
+  at::Tensor output = Compute(input, prefix_->fused);
   const double begin = ledger_.Now();
   ledger_.Missed("unproven", input.size(0));
-  const auto compute = [this](const at::Tensor& batch) { return prefix_->frozen.Run(batch); };
+  const auto compute = [this](const at::Tensor& batch) { return Outcome(batch); };
   if (output.dim() == 0 || output.size(0) != input.size(0) || !output.is_contiguous()) {
     Refuse("their output has no dense row for each sample");
   } else if (!RowsAreIndependent(compute, input, output)) {
@@ -119,7 +133,7 @@ at::Tensor FrozenForward::Prove(const at::Tensor& input, const BatchSamples& sam
     prefix_->input_shape = input.sizes().vec();
     prefix_->output_shape = output.sizes().vec();
     prefix_->output_type = output.scalar_type();
-    prefix_->fingerprint = prefix_->frozen.FingerprintFor(input);
+    prefix_->fingerprint = FingerprintFor(input);
     prefix_->contents.emplace(prefix_->frozen.Watch());
     options_.cache->Use(*prefix_->fingerprint);
     Offer(samples, cache::HashRows({samples.host_input}), AllRows(input.size(0)), output);
@@ -141,7 +155,7 @@ at::Tensor FrozenForward::RunCached(const at::Tensor& input, const BatchSamples&
     case Step::kSkip: break;
     case Step::kAudit: return Audit(input, samples, hashes, missing, batch.tensors[0]);
     case Step::kCompute: {
-      at::Tensor output = Compute(input);
+      at::Tensor output = Compute(input, prefix_->fused);
       if (some_hit) LearnWhetherAlone(input, output, missing.size());
       ledger_.Resume();
       Offer(samples, hashes, missing, output);
@@ -169,7 +183,7 @@ bool FrozenForward::FillIn(const at::Tensor& input, const std::vector<int64_t>& 
   if (size == 0 || !prefix_->computes_alone.contains(size)) return false;
   std::vector<int64_t> rows = missing;
   rows.resize(static_cast<size_t>(size), missing[0]);
-  const at::Tensor alone = prefix_->frozen.Run(input.index_select(0, Index(rows, device_)));
+  const at::Tensor alone = Outcome(input.index_select(0, Index(rows, device_)));
   output->index_copy_(0, Index(missing, device_), alone.narrow(0, 0, static_cast<int64_t>(missing.size())));
   return true;
 }
@@ -178,7 +192,7 @@ void FrozenForward::LearnWhetherAlone(const at::Tensor& input, const at::Tensor&
   const int64_t size = SizeAlone(samples, input.size(0));
   if (size == 0 || prefix_->computes_alone.contains(size)) return;
   const double begin = ledger_.Now();
-  const auto compute = [this](const at::Tensor& batch) { return prefix_->frozen.Run(batch); };
+  const auto compute = [this](const at::Tensor& batch) { return Outcome(batch); };
   prefix_->computes_alone[size] = RowsComputeAlone(compute, input, output, size);
   ledger_.Proved(begin);
 }
@@ -186,7 +200,7 @@ void FrozenForward::LearnWhetherAlone(const at::Tensor& input, const at::Tensor&
 at::Tensor FrozenForward::Audit(const at::Tensor& input, const BatchSamples& samples,
                                 const std::vector<uint64_t>& hashes, const std::vector<int64_t>& missing,
                                 const at::Tensor& fetched) {
-  at::Tensor output = Compute(input);
+  at::Tensor output = Compute(input, prefix_->fused);
   if (SameBits(output, fetched)) {
     Offer(samples, hashes, missing, output);
   } else {

@@ -34,6 +34,9 @@ struct BatchSamples {
 // else the whole batch is computed. Every so many passes are computed as well, and compared with what the cache had. It
 // is never in the way: the PassLedger decides whether the cache is used at all.
 //
+// Where a FusedPrefix runs the modules, what that gives is proven, kept, and compared in audits, under a fingerprint of
+// its own: it never mixes with what the modules give as they are.
+//
 // Owned by the training thread.
 class FrozenForward {
  public:
@@ -60,7 +63,7 @@ class FrozenForward {
   // Whether Follow() was told of a prefix, until Stop().
   bool has_prefix() const { return prefix_.has_value(); }
   // One training pass: returns the output of the last frozen module, without recording gradients. Only while
-  // has_prefix(). In a pass of which nothing is kept or compared, `fused` computes it, if that is not null.
+  // has_prefix(). `fused` runs the modules if it is not null; it follows the same ones, and outlives this object.
   // Exceptions of torch pass through.
   at::Tensor Run(const at::Tensor& input, const BatchSamples& samples, FusedPrefix* fused = nullptr);
 
@@ -78,6 +81,7 @@ class FrozenForward {
     explicit Prefix(std::span<const LayerModule> modules) : frozen(modules) {}
 
     const FrozenPrefix frozen;
+    FusedPrefix* fused = nullptr;                   // it gives what is kept, if it is not null
     std::optional<cache::Fingerprint> fingerprint;  // once a batch has been seen, and proven
     std::optional<cache::ContentWatch> contents;    // from then on
     std::vector<int64_t> input_shape, output_shape;
@@ -88,7 +92,10 @@ class FrozenForward {
   };
 
   at::Tensor Compute(const at::Tensor& input, FusedPrefix* fused = nullptr);
-  at::Tensor Prove(const at::Tensor& input, const BatchSamples& samples);
+  // Returns what is kept of such a batch.
+  at::Tensor Outcome(const at::Tensor& batch) const;
+  cache::Fingerprint FingerprintFor(const at::Tensor& input) const;
+  at::Tensor Prove(const at::Tensor& input, const BatchSamples& samples, FusedPrefix* fused);
   at::Tensor RunCached(const at::Tensor& input, const BatchSamples& samples);
   // Returns whether weights and buffers are those that were proven, to the bit, whoever wrote to them. `input` has the
   // shape of the proof's.

@@ -31,6 +31,8 @@ class FusedPrefix {
   // Returns the frozen modules' output. Only while something is frozen. Exceptions of torch pass through.
   at::Tensor Run(const at::Tensor& input);
 
+  // Whether the first pass has shown which way is used.
+  bool is_decided() const { return state_ != State::kUnknown; }
   // Whether Run() uses forms.
   bool is_fused() const { return state_ == State::kFused; }
 

@@ -8,7 +8,8 @@ The same training in several forms, which take turns: plain; with features that 
 memory, as people write it by hand; with Egeria, where the script has frozen the trunk; and with Egeria, where a plan
 freezes it after two steps. By form, the processor time of each epoch over the plain one's, the daemon's included: the
 median of the rounds, and the least and the most. And whether the weights of the runs in which Egeria serves what the
-script has frozen were those of the plain run to the bit. The exit code is 1 where they were not.
+script has frozen were those of the plain run to the bit: the exit code is 1 where they were not. It also says what the
+cache did. In a framework's loop (--loop) there are the plain form and the one in which the script has frozen the trunk.
 """
 
 from __future__ import annotations
@@ -45,11 +46,16 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32, help="per rank (default 32)")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--forms", default=",".join(FORMS), help="default %(default)s")
+    parser.add_argument("--forms", help=f"default {','.join(FORMS)}, or in a framework's loop plain,script")
     parser.add_argument("--json", type=pathlib.Path, help="file that a line for each run is added to")
     parser.add_argument("--form", help=argparse.SUPPRESS)
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    forms = FORMS if arguments.loop == "raw" else ("plain", "script")
+    arguments.forms = (arguments.forms or ",".join(forms)).split(",")
+    if not {"plain"} <= set(arguments.forms) <= set(forms):
+        parser.error(f"--forms takes plain, and any other of {', '.join(forms)}")
+    return arguments
 
 
 # One run, in a process of its own.
@@ -139,7 +145,7 @@ def main() -> int:
     if arguments.form:
         train(arguments)
         return 0
-    forms = arguments.forms.split(",")
+    forms = arguments.forms
     rounds: list[dict[str, list[dict]]] = []
     same = True
     with tempfile.TemporaryDirectory() as scratch:
@@ -163,6 +169,11 @@ def main() -> int:
         later = range(2, arguments.epochs)
         ratios = [cost(runs["script"], epoch) / cost(runs["features"], epoch) for runs in rounds for epoch in later]
         print("The third epoch and later ones over the loop on features:", spread(ratios))
+    if cache := rounds[-1].get("script", [{}])[0].get("cache"):
+        print(
+            f"The cache, in the last round: {cache['passes_skipped']} of {cache['passes']} passes skipped, "
+            f"{cache['state']}: {cache['reason']}"
+        )
     print(
         "The weights of the script with Egeria are",
         "the plain ones, to the bit" if same else "OTHERS THAN THE PLAIN ONES",

@@ -196,10 +196,14 @@ def raw_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
             if session is not None:
                 session.step(loss)
         clock.end_epoch()
-    summary = {} if session is None else {**session.cache_counters(), **session.cache_estimates()}
+    summary = _of_the_cache(session)
     if session is not None:
         session.close()
     return summary
+
+
+def _of_the_cache(session: Any) -> dict[str, Any]:
+    return {} if session is None else {**session.cache_counters(), **session.cache_estimates()}
 
 
 def _features_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
@@ -229,7 +233,7 @@ def _features_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
 
 
 def trainer_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
-    """Hugging Face's Trainer."""
+    """Hugging Face's Trainer. Returns what the session says of the cache."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from egeria.integrations.huggingface import EgeriaCallback
@@ -273,11 +277,11 @@ def trainer_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
     if callback is not None:
         trainer.add_callback(callback)
     trainer.train()
-    return {}
+    return _of_the_cache(callback and callback.session)
 
 
 def lightning_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
-    """Lightning's Trainer."""
+    """Lightning's Trainer. Returns what the session says of the cache."""
     import lightning
 
     from egeria.integrations.lightning import EgeriaCallback
@@ -300,18 +304,18 @@ def lightning_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.Adam(self.network.head.parameters(), lr=1e-3)
 
-    callbacks = [EgeriaCallback()] if _with_egeria(arguments.form) else []
+    callback = EgeriaCallback() if _with_egeria(arguments.form) else None
     lightning.Trainer(
         max_epochs=arguments.epochs,
         accelerator="cpu",
-        callbacks=callbacks,
+        callbacks=[] if callback is None else [callback],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=os.fspath(arguments.job),
     ).fit(Module(), _loader(task, arguments))
-    return {}
+    return _of_the_cache(callback and callback.session)
 
 
 LOOPS = {"raw": raw_loop, "trainer": trainer_loop, "lightning": lightning_loop}

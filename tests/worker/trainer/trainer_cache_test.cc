@@ -120,7 +120,7 @@ TEST_F(TrainerCacheTest, GivesTheSameWeightsThroughFreezingUnfreezingAndFreezing
   EXPECT_EQ(Misses(cached, "corrupt") + Misses(cached, "other_input") + Misses(cached, "unfit"), 0);
 }
 
-TEST_F(TrainerCacheTest, FusedLayersDifferByRoundingsAndTheCacheKeepsExactActivations) {
+TEST_F(TrainerCacheTest, FusedLayersDifferByRoundingsAndTheCacheKeepsWhatTheyGive) {
   Options fused = options_, cached = Cached();
   fused.frozen_forward = cached.frozen_forward = "fused";
   const RunSummary plain = Plain(), both = TrainOn(cached);

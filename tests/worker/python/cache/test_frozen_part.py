@@ -39,7 +39,7 @@ class Searched:
     def shallower(self, error: Refused) -> Part | None:
         return self._search.shallower(error)
 
-    def open(self, part: Part) -> DictStore:
+    def open(self, part: Part, form: bytes) -> DictStore:
         self.cut = list(part.frozen[0].unit_names)
         return self._store
 

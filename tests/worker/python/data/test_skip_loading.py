@@ -254,11 +254,24 @@ LOOKS: dict[str, Callable[[Tensor], Any]] = {
     "saved": lambda x: saved(x),
     "equal": lambda x: torch.equal(x, x + 0),
     "dlpack": lambda x: torch.from_dlpack(x).clone(),
+    "a compiled function": lambda x: torch.compile(lambda y: y * 2 + y.mean(), backend="eager")(x),
+    "a script": lambda x: torch.jit.script(doubled)(x),
+    "a function of another process": lambda x: sent(x),
     "a C++ function": lambda x: egeria._native.fingerprint("", [x]),
     "widened, and looked at": lambda x: x.double() * 2,
     "channels last, and looked at": lambda x: x.to(memory_format=torch.channels_last) * 2,
     "detached, and written to": lambda x: (x.detach().zero_(), x + 0)[1],
 }
+
+
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def sent(x: Tensor) -> Tensor:
+    queue = multiprocessing.get_context("fork").Queue()
+    queue.put(x)
+    return queue.get(timeout=60)
 
 
 def saved(x: Tensor) -> Tensor:

@@ -152,8 +152,10 @@ def test_a_variable_of_the_environment_says_so_too(monkeypatch: pytest.MonkeyPat
         egeria.Config(frozen_forward="fast")
 
 
-@pytest.mark.parametrize("arguments", [["--augment", "--use", "auto"], ["--patient"]], ids=["random", "cached"])
-def test_two_ranks_stay_alike_and_the_cache_keeps_exact_activations(
+@pytest.mark.parametrize(
+    "arguments", [["--augment", "--use", "auto"], ["--patient", "--epochs", "18"]], ids=["random", "cached"]
+)
+def test_two_ranks_stay_alike_and_share_what_their_forms_compute(
     arguments: list[str], cache_daemon: Daemon, tmp_path: pathlib.Path
 ):
     folder = tmp_path / "out"
@@ -166,6 +168,6 @@ def test_two_ranks_stay_alike_and_the_cache_keeps_exact_activations(
     assert first["identical"] and first["parameters"] == second["parameters"]
     for record in records:
         is_cached = "--patient" in arguments
-        assert record["form"]["reasons"] == [] and (is_cached or record["form"]["calls"] > 10), record["form"]
+        assert record["form"]["reasons"] == [] and record["form"]["calls"] > 10, record["form"]
         assert record["counters"].get("failures", 0) == 0 and record["estimates"]["state"] != "refused"
         assert (record["counters"]["hits"] > 60) == is_cached, record["counters"]

@@ -1,7 +1,7 @@
 """A training on two ranks with switches, and what the cache of frozen activations did in it.
 
-  caching_job.py OUT [--cache ADDRESS] [--patient] [--use auto|always] [--form FORM] [--workers N] [--augment]
-                 [--only-rank N] [--pause N ...]
+  caching_job.py OUT [--cache ADDRESS] [--patient] [--use auto|always] [--form FORM] [--epochs N] [--workers N]
+                 [--augment] [--only-rank N] [--pause N ...]
 Each rank writes OUT/rank<r>.json.
 """
 
@@ -67,6 +67,7 @@ def main() -> None:
     )
     parser.add_argument("--use", default="always")
     parser.add_argument("--form", default="exact", help="see Config.frozen_forward; made at once, whatever it takes")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--augment", action="store_true")
     parser.add_argument("--only-rank", type=int, help="the only one that has the cache")
@@ -97,7 +98,7 @@ def main() -> None:
     sampler = DistributedSampler(images, shuffle=True, seed=3)
     loader = data.wrap(DataLoader(images, BATCH, sampler=sampler, num_workers=arguments.workers))
     losses = []
-    for epoch in range(EPOCHS):
+    for epoch in range(arguments.epochs):
         if epoch in arguments.pause:
             (arguments.out / f"paused{epoch}").touch()
             while not (arguments.out / f"go{epoch}").exists():

@@ -37,7 +37,7 @@ class FirstLayers:
     def shallower(self, error: Exception) -> None:
         return None
 
-    def open(self, part: Part) -> Any:
+    def open(self, part: Part, form: bytes) -> Any:
         return self._store
 
 
@@ -90,13 +90,20 @@ class DictStore:
 
     seconds_behind = 0.0
     rounds = False
+    may_shorten = True
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, int], tuple[Tensor, ...]] = {}
         self.stored = 0
 
-    def get(self, ids: Sequence[int], input_hashes: Sequence[int], patience: float) -> Fetched:
-        return put_together(self.find(ids, input_hashes))
+    def shorten(self) -> None:
+        pass
+
+    def get(
+        self, ids: Sequence[int], input_hashes: Sequence[int], patience: float, widths: Sequence[int] = ()
+    ) -> Fetched:
+        rows = self.find(ids, input_hashes)
+        return put_together([row and tuple(map(widened, row, widths)) for row in rows] if widths else rows)
 
     def find(self, ids: Sequence[int], input_hashes: Sequence[int]) -> list[tuple[Tensor, ...] | None]:
         return [self.rows.get(key) for key in zip(ids, input_hashes)]
@@ -110,10 +117,27 @@ class DictStore:
     def forget(self) -> None:
         self.rows.clear()
 
-    def put(self, ids: Sequence[int], input_hashes: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
+    def put(
+        self,
+        ids: Sequence[int],
+        input_hashes: Sequence[int],
+        tensors: tuple[Tensor, ...],
+        lengths: Sequence[Sequence[int]] = (),
+    ) -> None:
         for number, key in enumerate(zip(ids, input_hashes)):
-            self.rows[key] = tuple(tensor[number].contiguous().clone() for tensor in tensors)
+            ends = [length[number] if length else None for length in lengths] or [None] * len(tensors)
+            self.rows[key] = tuple(
+                (tensor[number] if end is None else tensor[number, :end]).contiguous().clone()
+                for tensor, end in zip(tensors, ends)
+            )
             self.stored += 1
+
+
+def widened(row: Tensor, width: int) -> Tensor:
+    """Returns the row with zeros behind it."""
+    if row.dim() == 0 or len(row) >= width:
+        return row
+    return torch.cat([row, row.new_zeros(width - len(row), *row.shape[1:])])
 
 
 Step = tuple[list[int], tuple[Any, ...], dict[str, Any]]  # ids and arguments of one batch

@@ -1,6 +1,6 @@
 """A script whose optimizer holds the head alone, in many ways, with Egeria or without.
 
-  untrained_job.py OUT WAY [--cache ADDRESS] [--ranks] [--compile] [--plans JSON]
+  untrained_job.py OUT WAY [--cache ADDRESS] [--ranks] [--compile] [--clip NORM] [--plans JSON]
 Each rank writes OUT/rank<r>.json. Without --cache Egeria is not attached at all. Ways are functions of this file that
 no other code names, so that none counts as what may run in another.
 """
@@ -100,6 +100,8 @@ def zero_first(arguments: argparse.Namespace) -> Run:
     for _, *batch in run.batches():
         optimizer.zero_grad()
         run.loss(*batch).backward()
+        if arguments.clip is not None:
+            nn.utils.clip_grad_norm_(run.model.parameters(), arguments.clip)
         optimizer.step()
     return run
 
@@ -217,8 +219,12 @@ def narrowed_later(arguments: argparse.Namespace) -> Run:
     return run
 
 
+def tie(network: Net) -> None:
+    network.head.weight = network.neck.weight
+
+
 def tied(arguments: argparse.Namespace) -> Run:
-    run = Run(arguments, lambda network: setattr(network.head, "weight", network.neck.weight))
+    run = Run(arguments, tie)
     optimizer = SGD(run.network.head.parameters(), 0.1)
     run.attach(optimizer)
     for _, *batch in run.batches():
@@ -363,6 +369,7 @@ def main() -> None:
     parser.add_argument("--cache")
     parser.add_argument("--ranks", action="store_true")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--clip", type=float)
     parser.add_argument("--plans", type=json.loads, default=())
     arguments = parser.parse_args()
     torch.set_num_threads(1)

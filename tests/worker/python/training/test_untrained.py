@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
+import operator
 import pathlib
 import pickle
+import sys
 from typing import Any
 
 import pytest
 import torch
 from cache_daemon import Daemon
-from launching import Program
+from example_scripts import run
+from launching import HERE, Program
 from torch import nn
 
 import egeria
@@ -94,6 +97,11 @@ def test_two_ranks_do_the_same(way: str, cache_daemon: Daemon, tmp_path: pathlib
         assert report["summary"]["ranks_identical"]
 
 
+def test_an_option_to_clip_is_in_the_way_where_it_is_set(cache_daemon: Daemon, tmp_path: pathlib.Path):
+    (report,), text = both("zero_first", cache_daemon, tmp_path, "--clip", "0.5")
+    assert report["skipped"][-1] == 0 and "torch.nn.utils.clip_grad, called at untrained_job.py:" in text, text
+
+
 @pytest.mark.parametrize("options", [(), ("--ranks",)])
 def test_a_compiled_model_is_left_alone(options: tuple[str, ...], cache_daemon: Daemon, tmp_path: pathlib.Path):
     reports, text = both("zero_first", cache_daemon, tmp_path, "--compile", *options)
@@ -104,6 +112,20 @@ def test_layers_that_are_frozen_and_thawed_are_still_trained_by_nothing(cache_da
     """A plan freezes the trunk beyond what has no optimizer, and thaws it."""
     (report,), _ = both("zero_first", cache_daemon, tmp_path, "--plans", "[[10, 2], [30, 0]]")
     assert report["summary"]["frozen_by_script"] == 4 and is_served(report, [1, 2, 3, 4]), report
+
+
+def test_a_short_script_gets_faster_and_trains_the_same(tmp_path: pathlib.Path):
+    reports, weights = [], []
+    for kind in ("--plain", "--cached"):
+        (out := tmp_path / kind).mkdir()
+        variables = {"EGERIA_CACHE": str(tmp_path / "store"), "EGERIA_POLICY": "none"}
+        done = run([sys.executable, HERE / "head_only.py", out, kind], tmp_path, **variables)
+        assert done.returncode == 0, done.stderr
+        reports.append(json.loads((out / "report.json").read_text()))
+        weights.append(torch.load(out / "weights.pt"))
+    assert all(map(torch.equal, weights[0].values(), weights[1].values()))
+    (plain, cached), progress = (report["seconds"] for report in reports), reports[1]["progress"]
+    assert "by the script" in progress and cached[4] < 0.5 * plain[4] and cached[4] < 0.5 * cached[0], reports
 
 
 class Part(nn.Module):
@@ -145,3 +167,19 @@ def test_an_end_leaves_torch_as_it_was():
         assert not is_on(model.first.weight) and model.first.weight.requires_grad
     assert all(map(is_on, model.parameters()))
     assert [dict(vars(kind)) for kind in (nn.Parameter, torch.optim.Optimizer)] == before
+
+
+def test_a_look_that_no_code_shows_switches_them_on(caplog: pytest.LogCaptureFixture):
+    model = Part()
+    optimizer = torch.optim.SGD(model.last.parameters(), 0.1)
+    hidden_look = operator.attrgetter("".join(("gr", "ad")))
+    with egeria.attach(model, optimizer, modules=["first", "last"], config=egeria.Config(controller="none")):
+        for step in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            if step == 3:
+                assert not is_on(model.first.weight)
+                hidden_look(model.first.weight)
+        assert is_on(model.first.weight)
+    assert "has read gradients of parameters that are in no optimizer" in caplog.text

@@ -14,6 +14,7 @@ from egeria import _native
 from egeria.cache.frozen_part import Part, PartSearch, resting
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call
+from egeria.cache.other_forms import AS_THEY_ARE, Forms
 from egeria.cache.prefix_store import ROUNDING, PrefixStore, fingerprint
 from egeria.cache.refused import Refused
 from egeria.cache.repeated_samples import Repeats
@@ -58,6 +59,7 @@ class Caching:
         warn: Callable[[str], None],
         first_pass: FirstPass | None = None,
         steps_left: Callable[[], int | None] = lambda: None,
+        forms: Forms = AS_THEY_ARE,
     ):
         """
         Args:
@@ -72,7 +74,9 @@ class Caching:
           warn: called with what they can do about it.
           first_pass: see Skipper.
           steps_left: of the training; None: not known.
+          forms: see Skipper.
         """
+        self._forms = forms
         self.repeats = Repeats()
         self._address = address
         self._model = model
@@ -97,6 +101,7 @@ class Caching:
         self._rounding: dict[str, float | None] | None = None  # its effect for the newest prefix, once it is known
         self._samples_before = stand_in.counts.copy()
         self._fingerprint = b""  # the skipped part has it, or had it
+        self._form = b""  # in which it is computed
         # Where that has changed: the steps since then, the fingerprint at the last look, and the steps after which one
         # that stays counts as settled.
         self._steps_changed = 0
@@ -114,6 +119,7 @@ class Caching:
         warn: Callable[[str], None],
         first_pass: FirstPass,
         steps_left: Callable[[], int | None],
+        forms: Forms = AS_THEY_ARE,
     ) -> Caching | None:
         """Makes one as the configuration says; None where it names no cache."""
         if (address := config.cache_address()) is None:
@@ -130,6 +136,7 @@ class Caching:
             warn=warn,
             first_pass=first_pass,
             steps_left=steps_left,
+            forms=forms,
         )
 
     def before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -278,7 +285,7 @@ class Caching:
         self._steps_changed += 1
         if self._part is None or self._steps_changed & (self._steps_changed - 1):
             return
-        seen, self._seen = self._seen, fingerprint(self._part.look())
+        seen, self._seen = self._seen, fingerprint(self._part.look(), self._form)
         is_back = self._seen == self._fingerprint
         if not is_back:
             if self._seen != seen or self._steps_changed < self._settled_after:
@@ -307,6 +314,7 @@ class Caching:
             own_forward_only=self._own_forward_only,
             tell=self._tell,
             first_pass=self._first_pass,
+            forms=self._forms,
         )
 
     # The skipper asks these for the part that it skips.
@@ -322,9 +330,10 @@ class Caching:
     def shallower(self, error: Refused) -> Part | None:
         return self._search.shallower(error) if self._search is not None else None
 
-    def open(self, part: Part) -> PrefixStore:
-        """Forgets what is kept of another part than this one."""
-        before, self._fingerprint = self._fingerprint, fingerprint(part.fingerprint)
+    def open(self, part: Part, form: bytes) -> PrefixStore:
+        """Forgets what is kept of another part than this one, or of this one in another form."""
+        self._form = form
+        before, self._fingerprint = self._fingerprint, fingerprint(part.fingerprint, form)
         if self._store is not None and before != self._fingerprint:
             self._store.forget()
         self._search, self._part = None, part

@@ -15,6 +15,8 @@ from egeria.cache.repeated_samples import Repeats
 # Proofs but the first one of a prefix take this part of the time that passes at most, and what the first one took: an
 # epoch's last batch should be proven in the first epoch, however short that is.
 _SHARE_OF_PROOFS = 0.1
+# Texts of many lengths need as many proofs, and later epochs have all of them again.
+_SHARE_OF_LENGTHS = 0.25
 
 
 class Stopwatch:
@@ -42,6 +44,7 @@ class CacheGate:
 
     Attributes:
       ledger: decides, and keeps the books.
+      on_host: the model is there.
       watch: measures what the cache takes of the training thread's time, proofs and audits included.
       longest_patience: seconds that a pass, or a lookup, may wait for the store at most.
     """
@@ -67,7 +70,7 @@ class CacheGate:
         """
         self.ledger = _native.PassLedger(functools.partial(_now, device), always)
         self.watch = Stopwatch()
-        self._on_host = device.type == "cpu"
+        self.on_host = device.type == "cpu"
         self._repeats = repeats
         self._always = always
         self._drew = drew
@@ -89,16 +92,19 @@ class CacheGate:
         """Returns a context for a proof, the `first` one of a prefix or a later one."""
         return Proving(self, first)
 
-    def may_prove(self, seconds: float, passes: float) -> bool:
+    def may_prove(self, seconds: float, passes: float, is_text: bool = False) -> bool:
         """Whether a proof that takes about so many seconds may be made, and is likely to save more.
 
         Args:
           passes: of the whole batch that it is likely to save, as far as the past tells.
+          is_text: it is about another length of texts, which pays where samples come again.
         """
         if self._always:
             return True
         forward = self.ledger.estimates()["forward_seconds"]
-        most = _SHARE_OF_PROOFS * (self.ledger.now() - self._began) + self._first_proof_seconds
+        repeats = self._repeats.known or (self._repeats.known is None and self._drew() is False)
+        share = _SHARE_OF_LENGTHS if is_text and repeats else _SHARE_OF_PROOFS
+        most = share * (self.ledger.now() - self._began) + self._first_proof_seconds
         return forward is not None and forward * passes > seconds and self._proofs_seconds + seconds <= most
 
     def passes_left(self, default: float) -> float:
@@ -117,7 +123,7 @@ class CacheGate:
             self._repeats.note(args, kwargs, ids)
             self._tell_whether_samples_repeat()
             self._count_epochs(ids)
-        return self.ledger.begin(None if ids is None else len(ids), self._on_host)
+        return self.ledger.begin(None if ids is None else len(ids), self.on_host)
 
     def found(self, reasons: Sequence[str]) -> None:
         """The store says why samples are misses, "" for hits."""

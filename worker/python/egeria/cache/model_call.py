@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -136,20 +136,11 @@ class Call:
         """The batch some of whose samples may not be loaded; None where all are."""
         return self._source
 
-    def digests(self, salt: bytes = b"", lengths: Mapping[int, Sequence[int]] | None = None) -> list[bytes]:
-        """Returns 16 bytes for each sample, over what hashes() is made of.
-
-        Args:
-          lengths: by the number of a tensor among tensors(), how much of each of its rows counts.
-        """
+    def digests(self, salt: bytes = b"") -> list[bytes]:
+        """Returns 16 bytes for each sample, over what hashes() is made of."""
         self._load()
-        tensors = [(leaf, batched) for leaf, batched in zip(self._leaves, self._batched) if isinstance(leaf, Tensor)]
         begin = torch.frombuffer(bytearray(self._digest(salt)), dtype=torch.uint8)
-        columns = [
-            _shortened(_in_host([leaf])[0].unbind(0), (lengths or {}).get(number))
-            for number, (leaf, batched) in enumerate(tensors)
-            if batched
-        ]
+        columns = [tensor.unbind(0) for tensor in _in_host(self.batched())]
         return [_native.fingerprint("", [begin, *sample]) for sample in zip(*columns)]
 
     def argument_of(self, tensor: Tensor) -> int | None:
@@ -254,10 +245,6 @@ def _rows(tensor: Tensor, index: Tensor) -> Tensor:
         rows = tensor.index_select(0, index.to(tensor.device))
     chosen = torch.empty_permuted(rows.shape, tensor.dim_order(), dtype=tensor.dtype, device=tensor.device)
     return chosen.copy_(rows)
-
-
-def _shortened(rows: Sequence[Tensor], lengths: Sequence[int] | None) -> Sequence[Tensor]:
-    return rows if lengths is None else [row[:length] for row, length in zip(rows, lengths)]
 
 
 def _joined(tensor: Tensor, other: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from egeria.cache.dataflow import tensors_in
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.model_call import Call
+from egeria.cache.other_forms import Forms
 from egeria.cache.refused import Refused
 from egeria.cache.stand_in_outputs import Output
 from egeria.model.shadow import NoShadow, Shadow
@@ -37,6 +38,8 @@ class Cut:
       live: those among them whose outputs are used behind the cut.
       dense: stand-ins need memory of their own.
       decides: before or in the frozen layers, a yes or no about the batch is asked for (Call.conditions()).
+      forms: submodules are computed in these where what crosses the cut is computed to be kept; None: as they are.
+      form: what forms.used() says then.
     """
 
     entries: list[nn.Module]
@@ -45,6 +48,12 @@ class Cut:
     live: list[int]
     dense: bool = False
     decides: bool = False
+    forms: Forms | None = None
+    form: bytes = b""
+
+    @property
+    def live_entries(self) -> set[nn.Module]:
+        return {self.entries[index] for index in self.live}
 
     @property
     def tensors(self) -> list[Any]:
@@ -111,11 +120,16 @@ class Cut:
             raise _Reached
 
         with ForwardPatches() as patches, side_pass(shadow) as twin:
+            if self.forms is not None:
+                self.forms.put_into(patches, shadow, self.live_entries)
             self.observe(patches, reached, shadow)
             try:
                 call.run(twin.forward)
             except _Reached:
                 pass
+            finally:
+                if self.forms is not None:
+                    self.forms.leave()
         if not found:
             raise Refused(
                 "NOT_CALLED",

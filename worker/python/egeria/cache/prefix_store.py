@@ -15,10 +15,11 @@ _ROUNDED = {"fp16": torch.float16, "bf16": torch.bfloat16}
 ROUNDING = ("int8", *_ROUNDED)
 
 
-def fingerprint(prefix: ModuleFingerprint) -> bytes:
+def fingerprint(prefix: ModuleFingerprint, form: bytes = b"") -> bytes:
     """Returns 16 bytes that tell this frozen prefix from every other, over its weights and attributes, the code of what
-    has those, torch's version and the processor's capability. The device's number does not count."""
-    text = [torch.__version__, torch.backends.cpu.get_cpu_capability(), prefix.text]
+    has those, torch's version and the processor's capability, and the form in which it is computed (Cut.form). The
+    device's number does not count."""
+    text = [torch.__version__, torch.backends.cpu.get_cpu_capability(), prefix.text, *([form.hex()] if form else [])]
     return _native.fingerprint("\n".join(text), [])
 
 
@@ -34,26 +35,37 @@ class PrefixStore:
         """
         Args:
           format: the cache's, which may round: see Config.cache_form().
-          ragged: rows may differ in their first dimension, as those of texts do; the cache's take_ragged() gets them.
+          ragged: rows may differ in their first dimension, as those of texts do.
         """
         self._cache = cache
         self._prefix = prefix
         self._format = format
+        self._ragged = ragged
         cache.use(prefix, ragged)
 
+    def shorten(self) -> None:
+        """Rows may differ in their first dimension from here on, as those of texts do."""
+        if not self._ragged:
+            self._ragged = True
+            self._cache.use(self._prefix, True)
+
     def get(
-        self, ids: Sequence[int], input_hashes: Sequence[int], patience: float
+        self, ids: Sequence[int], input_hashes: Sequence[int], patience: float, widths: Sequence[int] = ()
     ) -> tuple[Sequence[Tensor], Sequence[str]]:
         """Returns what put() was given for these samples with the same input hashes.
 
         Args:
           patience: seconds to wait for it.
+          widths: for each tensor of a ragged store how long its rows are to be. Zeros stand behind what was kept.
 
         Returns:
           b x ... tensors on the cache's device, which the caller may write to; none where nothing was found. The rows
           of misses hold anything. And for each sample why it is a miss, in a word; "" for a hit.
         """
-        return self._cache.take(ids, input_hashes, patience)
+        tensors, reasons = self._cache.take(ids, input_hashes, patience)
+        if not widths:
+            return tensors, reasons
+        return [_widened(tensor, width) for tensor, width in zip(tensors, widths)], reasons
 
     def put(
         self,
@@ -82,6 +94,11 @@ class PrefixStore:
         return [tensor.to(rounded).to(tensor.dtype) if tensor.dtype == torch.float32 else tensor for tensor in tensors]
 
     @property
+    def may_shorten(self) -> bool:
+        """Whether what is kept of a row does not depend on how much of it is."""
+        return self._format != "int8"
+
+    @property
     def rounds(self) -> bool:
         """Whether get() may give other values than put() was given."""
         return self._format in ROUNDING
@@ -99,3 +116,11 @@ class PrefixStore:
     def forget(self) -> None:
         """Forgets what is stored of this prefix, which is not needed any more, or wrong."""
         self._cache.drop(self._prefix)
+
+
+def _widened(tensor: Tensor, width: int) -> Tensor:
+    if tensor.dim() < 2 or tensor.size(1) >= width:
+        return tensor
+    wide = tensor.new_zeros(tensor.size(0), width, *tensor.shape[2:])
+    wide[:, : tensor.size(1)] = tensor
+    return wide

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,14 +15,21 @@ from egeria import _native
 from egeria.cache.cut_proof import Proof, computes_alone, prove
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, Settings
+from egeria.cache.other_forms import AS_THEY_ARE, Forms
+from egeria.cache.padded_lengths import Alike, LengthProof, find_by_token, numbers_computed, padding_counts, row_keys
+from egeria.cache.padding import Padding
 from egeria.cache.prefix_cut import Cut
 from egeria.cache.refused import Refused
 from egeria.model.modules import LayerModule
 
 _logger = logging.getLogger("egeria")
 
-# At most this many shapes of calls are proven. Each proof costs a few steps' time.
+# At most this many shapes of calls are proven, and so many that differ from others in padding only. Each proof costs a
+# few steps' time.
 _MAX_SHAPES = 8
+_MAX_LENGTHS = 64
+# The first length is compared with others as long as no more passes had it: its entries are given up for that.
+_FEW_PASSES = 8
 # A shape of an epoch's last batch is expected in so many epochs, where nobody knows how many come.
 _EPOCHS = 8
 # In the next epoch, a sample that is not kept makes a batch of others, in which it is missing, cost this part of the
@@ -46,8 +53,14 @@ class Proven:
         training itself has computed the same, or another one is to be compared.
       confirmed: a pass of the training itself has computed what one on the side does.
       like: a number of samples of a call in which they have the same activations, to the bit.
+      form: what Cut.form is in that call.
       salt: a salt for Call.hashes(), which differs where a sample's activation may differ though its input does not.
       alone: whether so many samples may be computed alone, as far as that was tried.
+      kind: what calls have in common that differ in the length that they are padded to; None where they have no
+        padding.
+      mark: where it is not 0, samples are kept under other ids, by this number: there are others that look otherwise.
+      alike: texts that have what they have at another length; None: no other length is known.
+      by_token: which of the tensors have a row for each token, those of the padding of such texts being of no use.
     """
 
     cut: Cut
@@ -56,13 +69,55 @@ class Proven:
     crossing: list[Tensor] | None
     confirmed: bool = False
     like: int = 0
+    form: bytes = b""
     salt: bytes = b""
     alone: dict[int, bool] = dataclasses.field(default_factory=dict)
+    kind: Any = None
+    mark: int = 0
+    alike: list[Alike] | None = None
+    by_token: Sequence[bool] = ()
 
-    def counts_as(self, size: int) -> None:
-        """Notes that samples have the activations that they have in a call with this number of samples."""
-        self.like = size
-        self.salt = _native.fingerprint(repr((self.circumstances, size)), [])
+    def _padding_of(self, call: Call) -> Padding | None:
+        """Returns the padding of a call whose texts may be the same elsewhere; None where it is not what it was in the
+        proof, or samples would have to be loaded to know that."""
+        if not self.alike or call.source is not None or (padding := Padding.of(call)) is None:
+            return None
+        return padding if padding.kind(call) == self.kind[2] else None
+
+    def kept(self, call: Call) -> list[int] | None:
+        """Returns of how many tokens of each sample something is kept; None where nothing is kept by tokens."""
+        if not any(self.by_token) or (padding := self._padding_of(call)) is None:
+            return None
+        return [
+            length if any(one.least <= length <= one.most for one in self.alike) else padding.longest
+            for length in padding.lengths
+        ]
+
+    def alike_in(self, call: Call, rows: Sequence[int]) -> tuple[Padding, int] | None:
+        """Returns the padding of a call, and another length at which these samples are the same in such a call; None
+        where there is none."""
+        if (padding := self._padding_of(call)) is None:
+            return None
+        shortest, longest = (of(padding.lengths[row] for row in rows) for of in (min, max))
+        for one in self.alike:
+            if one.least <= shortest and longest <= one.most and one.size == call.batch:
+                return padding, one.length
+        return None
+
+    def keys(self, call: Call, keys_of: Callable[[Call, bytes], list[Any]]) -> tuple[list[Any], list[int]]:
+        """Returns a key for each sample, and a number, by which its id becomes another one."""
+        if (padding := self._padding_of(call)) is None:
+            return keys_of(call, self.salt), [self.mark] * call.batch
+        keys, lengths = row_keys(padding, call, self.alike or (), self.salt, keys_of)
+        return keys, [length or self.mark for length in lengths]
+
+    def counts_as(self, size: int, form: bytes) -> None:
+        """Notes that samples have the activations that they have in a call with this number of samples, computed in
+        this form."""
+        self.like, self.form = size, form
+        self.salt = _native.fingerprint(
+            repr((self.circumstances, size, form) if form else (self.circumstances, size)), []
+        )
 
 
 class Proofs:
@@ -70,15 +125,21 @@ class Proofs:
 
     Attributes:
       most_shapes: so many shapes of calls are proven.
+      compares_first: texts of the first length that comes are compared with other lengths before there are others.
+      may_shorten: what has a row for each token may be kept without those of the padding.
     """
 
     most_shapes = _MAX_SHAPES
+    compares_first = False
+    may_shorten = False
 
-    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], gate: CacheGate):
+    def __init__(self, model: nn.Module, frozen: Sequence[LayerModule], gate: CacheGate, forms: Forms = AS_THEY_ARE):
         """
         Args:
           gate: says whether a proof may be made, and is told what it takes.
+          forms: see prove().
         """
+        self._forms = forms
         self._model = model
         self._frozen = list(frozen)
         self._gate = gate
@@ -92,6 +153,7 @@ class Proofs:
         self._shape_of_first: tuple[int, Any] = 0, None
         self._first_seconds = 0.0
         self._deciding: set[Any] = set()  # shapes of calls for which the conditions of a batch matter too
+        self._lengths: dict[Any, _Lengths] = collections.defaultdict(_Lengths)  # by the kind of call
 
     def find(self, call: Call) -> Proven | None:
         """Returns the proof for calls like this one; None where there is none. The first shape of all is proven at
@@ -106,19 +168,23 @@ class Proofs:
         key = (shape, call.conditions()) if shape in self._deciding else shape
         self._passes += 1
         if key in self._proven:
-            return self._proven[key]
+            proven = self._proven[key]
+            if proven is not None and proven.kind is not None and proven.alike is None:
+                self._compare_later(proven, call)
+            return proven
         first = not self._proven
         if not first and not self._pays(key, call):
             return None
         proven = None
         with self._gate.proving(first) as proving:
             try:
-                proof = self._prove(call)
+                padding = Padding.of(call)
+                proof = self._prove(call, first or padding is None)
                 conditions = call.conditions() if proof.cut.decides else None
                 if proof.cut.decides:
                     self._deciding.add(shape)
                     key = shape, conditions
-                proven = self._among_others(proof, call, (settings, conditions, call.sample_key()))
+                proven = self._among_others(proof, call, (settings, conditions, call.sample_key()), padding)
             except Refused as error:
                 if first:
                     raise
@@ -128,25 +194,100 @@ class Proofs:
         self._proven[key] = proven
         return proven
 
-    def size_alone(self, proven: Proven, call: Call, missing: int) -> int | None:
-        """Returns how many samples to compute for so many that are missing; None: the whole batch."""
-        sizes = [size for size in _native.sizes_alone(call.batch) if size >= missing]
-        new = [size for size in sizes if size not in proven.alone]
-        if new and not any(proven.alone.get(size) for size in sizes if size < new[0]):
+    def alone(self, proven: Proven, call: Call, missing: Sequence[int]) -> Call | None:
+        """Returns a call that computes the samples in these rows, which come first in it; None: the whole batch is to
+        be computed. Copies of one of them are behind them, up to a number that was proven to make no difference, and
+        texts may be padded to another length."""
+        tried = proven.alone
+        if (alike := proven.alike_in(call, missing)) is not None:
+            padding, alike_length = alike
+            call, tried = padding.padded_to(call, alike_length), self._lengths[proven.kind].alone[alike_length]
+        sizes = [size for size in _native.sizes_alone(call.batch) if size >= len(missing)]
+        new = [size for size in sizes if size not in tried]
+        if new and not any(tried.get(size) for size in sizes if size < new[0]):
             forward = self._gate.ledger.estimates()["forward_seconds"] or 0.0
             share = new[0] / call.batch
-            if not self._gate.may_prove(forward * (1 + 2 * share), _MISSES * (1 - share)):
+            if not self._gate.may_prove(forward * (1 + 2 * share), _MISSES * (1 - share), is_text=bool(self._lengths)):
                 return None
             with self._gate.proving(first=False):
-                proven.alone.update(computes_alone(self._model, proven.cut, call, new))
-        return next((size for size in sizes if proven.alone.get(size)), None)
+                tried.update(computes_alone(self._model, proven.cut, call, new))
+        size = next((size for size in sizes if tried.get(size)), None)
+        return None if size is None else call.rows([*missing, *missing[:1] * (size - len(missing))])
 
-    def _prove(self, call: Call) -> Proof:
-        return prove(self._model, self._frozen, call)
+    def _prove(self, call: Call, rows: bool) -> Proof:
+        return prove(self._model, self._frozen, call, self._forms, rows)
+
+    def _compare_later(self, proven: Proven, call: Call) -> None:
+        """Compares texts of the first length with others once there are others; unless that is so late that much is
+        kept of this length already."""
+        lengths = self._lengths[proven.kind]
+        if len(set(lengths.known)) < 2:
+            lengths.passes_alone += 1
+            return
+        if lengths.passes_alone > _FEW_PASSES:
+            return
+        forward = self._gate.ledger.estimates()["forward_seconds"] or 0.0
+        if (padding := Padding.of(call)) is None or not self._gate.may_prove(
+            3 * forward, self._gate.passes_left(_MISSES)
+        ):
+            return
+        with self._gate.proving(first=False):
+            try:
+                proof = self._prove(call, rows=False)
+            except Refused as error:
+                _logger.debug("egeria: texts of other lengths are not compared: %s", error)
+                proven.alike = []
+            else:
+                proven.alike = self._find_alike(proven, padding, proof)
+
+    def _find_alike(self, proven: Proven, padding: Padding, proof: Proof) -> list[Alike]:
+        if proven.form:  # other forms may be used at other lengths
+            return []
+        settings, conditions, _ = proven.circumstances
+        lengths = self._lengths[proven.kind]
+        lengths.size = max(lengths.size, proof.call.batch)
+        call, whole = proof.call, proof.crossing
+        proven.by_token = find_by_token(padding, call, proof.compute, whole)
+        if any(proven.by_token):
+            if not self.may_shorten or proof.ignores is None:
+                return []
+            if padding_counts(whole, padding, proven.by_token, proof.ignores):
+                _logger.info("egeria: what stands in the padding of a text counts, which is kept for each length")
+                return []
+        if lengths.numbers == 0:
+            lengths.numbers = numbers_computed(padding, call, proof.compute)
+        forward = self._gate.ledger.estimates()["forward_seconds"] or 0.0
+        found = LengthProof(
+            padding,
+            call,
+            proof.compute,
+            whole,
+            size=lengths.size,
+            longest=self._longest(lengths),
+            by_token=proven.by_token,
+            numbers=lengths.numbers,
+            may_take=lambda passes: self._gate.may_prove(passes * forward, self._gate.passes_left(math.inf)),
+        ).alike
+        for number, alike in enumerate(found):
+            like = settings, conditions, padding.padded_to(call, alike.length).sample_key(), alike.size
+            found[number] = dataclasses.replace(alike, salt=_native.fingerprint(repr(like), []))
+        if not found and not lengths.told:
+            lengths.told = True
+            _logger.info(
+                "egeria: what is kept of a text that was padded to %d tokens is of use at that length only: other ones "
+                "change its last bits. Pad to multiples of 16 (pad_to_multiple_of=16), so that lengths come again",
+                padding.longest,
+            )
+        return found
+
+    def _longest(self, lengths: _Lengths) -> float:
+        """Returns the length that texts may be padded to at most. On an accelerator one that the model does not take
+        (positions without an embedding) may end the process."""
+        return math.inf if self._gate.on_host else max(lengths.known)
 
     def _pays(self, key: Any, call: Call) -> bool:
         """Whether to prove a shape that comes again, by what is known of the training."""
-        if len(self._proven) >= self.most_shapes:
+        if len(self._proven) >= (_MAX_LENGTHS if self._lengths else self.most_shapes):
             return False
         if key in self._calls or len(self._calls) < 64 * _MAX_SHAPES:
             self._calls[key] += 1
@@ -159,27 +300,65 @@ class Proofs:
         # A small proof mostly takes what no number of samples changes, and the first one in a process takes more.
         fixed = min(max(0.0, self._first_seconds - _PASSES * forward), _MOST_FIXED * forward)
         if not is_rest:
-            return self._gate.may_prove(_PASSES * forward + fixed, coming)
+            return self._gate.may_prove(_PASSES * forward + fixed, coming, is_text=bool(self._lengths))
         # That samples are the same in whole batches is shown on one of those.
         share = call.batch / batch
         misses = _COST_OF_A_MISS * call.batch if coming >= 1 else 0
         return self._gate.may_prove((_PASSES * share + 1) * forward + fixed, coming * share + misses)
 
-    def _among_others(self, proof: Proof, call: Call, circumstances: Any) -> Proven | None:
+    def _among_others(self, proof: Proof, call: Call, circumstances: Any, padding: Padding | None) -> Proven | None:
+        """Finds the calls in which samples have the same activations."""
+        proven = Proven(proof.cut, call.batch, circumstances, proof.crossing)
+        proven.counts_as(call.batch, getattr(proof.cut, "form", b""))
+        looks = call.sample_key()
+        if self._shape_of_first[1] not in (None, looks):
+            proven.mark = int.from_bytes(_native.fingerprint(repr(looks), [])[:8])
+        if padding is not None:
+            settings, conditions, _ = circumstances
+            proven.kind = settings, conditions, padding.kind(call)
+            known = self._lengths[proven.kind].known
+            known.append(padding.longest)
+            if len(set(known)) > 1 or self.compares_first:
+                proven.alike = self._find_alike(proven, padding, proof)
+                if sum(alike.most - alike.least + 1 for alike in proven.alike) >= padding.longest:
+                    return proven
+        return self._among_sizes(proof, proven)
+
+    def _among_sizes(self, proof: Proof, proven: Proven) -> Proven | None:
         """Finds the number of samples that stands for all others with the same activations: the largest, whichever came
         first, since in a training that is resumed that may be an epoch's last batch, which is smaller. Returns None for
         a smaller batch with other activations: what is kept of its samples would stand in the way of whole batches'.
         """
-        proven = Proven(proof.cut, call.batch, circumstances, proof.crossing)
-        proven.counts_as(call.batch)
+        rows, circumstances = proof.rows, proven.circumstances
         alike = [other for other in self._proven.values() if other is not None and other.circumstances == circumstances]
         largest = max(alike, key=lambda other: other.like, default=proven)
         if largest.like > proven.like:
-            if not proof.rows.same_in(largest.like):
+            if not rows.same_in(largest.like):
                 return None
-            proven.counts_as(largest.like)
+            proven.counts_as(largest.like, largest.form)
             return proven
         for other in alike:
-            if other.like < proven.like and proof.rows.same_in(other.batch):
-                other.counts_as(proven.like)
+            if other.like < proven.like and rows.same_in(other.batch):
+                other.counts_as(proven.like, proven.form)
         return proven
+
+
+@dataclasses.dataclass
+class _Lengths:
+    """Holds what is known of calls that differ in the length that texts are padded to.
+
+    Attributes:
+      known: the lengths that are proven.
+      size: the greatest number of samples in such a call.
+      numbers: so many are computed for a token; 0: that is not known.
+      told: it has been said that a length counts.
+      passes_alone: so many passes of the first one came before there was another.
+      alone: by a length that others are compared at, whether so many samples may be computed alone.
+    """
+
+    known: list[int] = dataclasses.field(default_factory=list)
+    size: int = 0
+    numbers: int = 0
+    told: bool = False
+    passes_alone: int = 0
+    alone: dict[int, dict[int, bool]] = dataclasses.field(default_factory=lambda: collections.defaultdict(dict))

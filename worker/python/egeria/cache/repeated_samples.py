@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from egeria.cache.model_call import Call, UnusualCall
+from egeria.cache.padding import Padding
 
 _REMEMBERED = 256  # samples of the first round
 _REMEMBERED_LATER = 64  # samples of each later round
+# Texts are looked at as if they were padded to this length; what comes behind it makes no difference.
+_LENGTH = 512
 # The answer is known when this many of the remembered samples have come again.
 _ENOUGH = 16
 # This share of them has to come as it was: where less of a batch is kept, all of it is computed.
@@ -47,7 +50,7 @@ class Repeats:
         if not rows:
             return
         try:
-            hashes = Call(args, kwargs, len(ids)).rows(rows).hashes()
+            hashes = _hashes(Call(args, kwargs, len(ids)), rows)
         except UnusualCall:
             return
         if not again:
@@ -70,3 +73,10 @@ class Repeats:
             self.known = self._same >= _MIN_SHARE * (self._same + self._other)
             self._hashes.clear()
             self._same = self._other = 0
+
+
+def _hashes(call: Call, rows: list[int]) -> list[int]:
+    """Returns hashes of these samples, without their padding: a text is the same in batches of other lengths."""
+    if call.source is not None or (padding := Padding.of(call)) is None:
+        return call.rows(rows).hashes()
+    return padding.padded_to(call.rows(rows), _LENGTH).hashes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -16,6 +17,8 @@ from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.frozen_part import Part
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, UnusualCall
+from egeria.cache.other_forms import AS_THEY_ARE, Forms
+from egeria.cache.padded_lengths import as_wide_as, cleared
 from egeria.cache.prefix_cut import Cut, shadow_of
 from egeria.cache.prefix_store import PrefixStore
 from egeria.cache.proofs_by_shape import Proofs, Proven
@@ -28,10 +31,46 @@ from egeria.model.shadow import FirstPass, Shadow
 
 _logger = logging.getLogger("egeria")
 
+# The ids in the store are remembered for so many samples.
+_MOST_FOUND_AS = 1 << 20
 # A prefix is left alone after this many failures in a row.
 _MAX_FAILURES = 3
 
-_Rows = tuple[list[int], list[int], Sequence[Tensor]]  # ids, input hashes, and what crosses the cut
+
+@dataclasses.dataclass
+class _Samples:
+    """Holds how the samples of a batch are kept.
+
+    Attributes:
+      ids, hashes: for each.
+      kept: of how many tokens; None: nothing is kept by tokens.
+      by_token: which tensors are.
+    """
+
+    ids: list[int]
+    hashes: list[int]
+    kept: list[int] | None
+    by_token: Sequence[bool]
+
+    def put(self, store: PrefixStore, rows: Sequence[int], tensors: Sequence[Tensor]) -> None:
+        """Offers what crosses the cut for the samples in these rows."""
+        if not rows:
+            return
+        ids, hashes = [self.ids[row] for row in rows], [self.hashes[row] for row in rows]
+        if self.kept is None:
+            store.put(ids, hashes, tensors)
+        else:
+            lengths = [[self.kept[row] for row in rows] if by_token else [] for by_token in self.by_token]
+            store.put(ids, hashes, tensors, lengths)
+
+    def without_padding(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Returns the tensors of the batch with zeros where nothing is kept."""
+        if self.kept is None:
+            return tensors
+        return [cleared(tensor, self.kept) if by else tensor for tensor, by in zip(tensors, self.by_token)]
+
+
+_Fresh = tuple[list[int], Sequence[Tensor]]  # rows of a batch, and what crosses the cut for these
 
 
 class PartSource(Protocol):
@@ -43,8 +82,8 @@ class PartSource(Protocol):
     def shallower(self, error: Refused) -> Part | None:
         """Returns another part, after one was refused; None: there is none."""
 
-    def open(self, part: Part) -> PrefixStore:
-        """Returns the store of a part that has been proven."""
+    def open(self, part: Part, form: bytes) -> PrefixStore:
+        """Returns the store of a part that has been proven, and is computed in this form (Cut.form)."""
 
 
 class Skipper:
@@ -74,6 +113,7 @@ class Skipper:
         own_forward_only: bool,
         tell: Callable[[str, Exception | None], None],
         first_pass: FirstPass | None = None,
+        forms: Forms = AS_THEY_ARE,
     ):
         """
         Args:
@@ -87,6 +127,7 @@ class Skipper:
             framework's detours, with other arguments.
           tell: called with a reason why the prefix is not skipped, once, and the exception behind it.
           first_pass: of the model's shadow; without it there is none before the first proof.
+          forms: in which submodules are computed whose outputs are kept.
         """
         self.refusal: Refused | None = None
         self.rounding: rounding_effect.RoundingEffect | None = None
@@ -94,6 +135,7 @@ class Skipper:
         self._model = model
         self._source = source
         self._first_pass = first_pass
+        self._forms = forms
         self._take_ids = take_ids
         self._upcoming = upcoming
         self._own_forward_only = own_forward_only
@@ -104,6 +146,7 @@ class Skipper:
         self._store: PrefixStore | None = None
         self._patches = ForwardPatches()
         self._entered = False
+        self._found_as: dict[int, int] = {}  # samples that have other ids in the store, as they came last
         self._skips = False  # the pass under way goes without the frozen layers
         self._has_kept = False  # anything
         self._shadow: Shadow | None = None  # computes samples alone
@@ -140,6 +183,7 @@ class Skipper:
         """Leaves the next forward pass as it would be."""
         self._entered = self._skips = False
         if self._patches:
+            self._forms.leave()
             self._patches.release()
 
     def close(self) -> None:
@@ -184,7 +228,7 @@ class Skipper:
             self._forget_what_differs()
             if used:
                 self._prepare(args, kwargs, list(ids or ()))
-                self._store.expect(self._upcoming())
+                self._store.expect([[self._found_as.get(i, i) for i in batch] for batch in self._upcoming()])
             elif ids is not None:
                 stop_serving(self)
         except UnusualCall as error:
@@ -204,43 +248,59 @@ class Skipper:
         call = Call(args, kwargs, len(ids))
         if nn.modules.module._has_any_global_hook():
             raise UnusualCall("a hook for all modules may see what the frozen layers compute")
+        if self._proofs is None and not self._forms.settled():
+            raise UnusualCall("it is not known yet in which form frozen layers are computed")
         proven = self._proof_for(call)
         if proven is None or not proven.confirmed:
             ledger.missed("unproven", call.batch)
             if proven is not None:
                 begin = ledger.now()
-                self._confirm(proven, call, ids, call.hashes(proven.salt))
+                self._confirm(proven, call, self._samples(call, proven, ids), ids)
                 ledger.spent(begin)
             return
         serve(self, call.batch)
-        cut, hashes = proven.cut, self._hashes(call, proven)
-        tensors, missing = self._fetch(cut, ids, hashes)
+        cut, asked = proven.cut, self._samples(call, proven, ids)
+        tensors, missing = self._fetch(cut, asked)
         if call.source is not None and call.source.fetched(missing):
-            hashes = self._hashes(call, proven)
+            asked = self._samples(call, proven, ids)
         if self._forget_what_differs():
             ledger.missed("recomputed", len(ids) - len(missing))
             return
         rows = self._compute_alone(proven, call, missing, tensors) if missing and tensors else ()
         step = ledger.decide(not missing or bool(rows))
         if step == "compute":
-            self._populate(cut, missing, ids, hashes)
+            self._populate(cut, missing, asked)
             return
         crossing = [spec.placed(tensor) for spec, tensor in zip(cut.tensors, tensors)]
-        fresh = [ids[i] for i in missing], [hashes[i] for i in missing], rows
+        fresh = (missing, rows) if rows else ([], ())
         if step == "audit":
-            self._audit(cut, crossing, fresh)
+            self._audit(cut, crossing, asked, fresh)
         else:
-            cut.skip(self._patches, crossing, lambda: self._finish(lambda: self._use(fresh), call.batch))
+            if cut.forms is not None:  # frozen submodules behind the cut are computed in each pass
+                cut.forms.join(cut.entries)
+            cut.skip(self._patches, crossing, lambda: self._finish(lambda: self._use(asked, fresh), call.batch))
             self._skips = True
 
-    def _hashes(self, call: Call, proven: Proven) -> list[int]:
-        """Returns the samples' input hashes. Once a sample that was not to be loaded again has come as another one, or
-        the dataset is another one, what is stored is dropped."""
-        hashes = call.hashes(proven.salt)
+    def _samples(self, call: Call, proven: Proven, ids: list[int]) -> _Samples:
+        """Returns how the samples of this call are kept. The store is told where rows may have different lengths."""
+        kept = proven.kept(call)
+        if kept is not None:
+            self._store.shorten()
+        return _Samples(*self._keys(call, proven, ids), kept, proven.by_token)
+
+    def _keys(self, call: Call, proven: Proven, samples: list[int]) -> tuple[list[int], list[int]]:
+        """Returns the ids by which what is kept of the samples is found, and their input hashes. Once a sample that was
+        not to be loaded again has come as another one, or the dataset is another one, what is stored is dropped."""
+        hashes, marks = proven.keys(call, Call.hashes)
         if call.source is not None and call.source.was_outdated():
             self._store.forget()
-            hashes = call.hashes(proven.salt)
-        return hashes
+            hashes, marks = proven.keys(call, Call.hashes)
+        if not any(marks):
+            return samples, hashes
+        ids = [_marked(sample, mark) for sample, mark in zip(samples, marks)]
+        if len(self._found_as) < _MOST_FOUND_AS:
+            self._found_as.update(zip(samples, ids))
+        return ids, hashes
 
     def _forget_what_differs(self) -> bool:
         """Forgets what was kept before it was known that samples do not come again as they were. Returns whether that
@@ -269,7 +329,7 @@ class Skipper:
         part = self._source.deepest(call)
         self.gate.ledger.spent(begin)
         while True:
-            proofs = Proofs(self._model, part.frozen, self.gate)
+            proofs = Proofs(self._model, part.frozen, self.gate, self._forms)
             try:
                 proven = proofs.find(call)
                 break
@@ -278,7 +338,9 @@ class Skipper:
                 if other is None:
                     raise
                 part = other
-        self._part, self._proofs, self._store = part, proofs, self._source.open(part)
+        form = b"" if proven is None else proven.cut.form
+        self._part, self._proofs, self._store = part, proofs, self._source.open(part, form)
+        proofs.may_shorten = self._store.may_shorten
         self.rounding = None
         return proven
 
@@ -299,19 +361,20 @@ class Skipper:
         self._failures = 0
         return True
 
-    def _use(self, fresh: _Rows) -> None:
+    def _use(self, asked: _Samples, fresh: _Fresh) -> None:
         """The pass is skipped; `fresh` were computed alone for that."""
-        self._keep(fresh)
+        asked.put(self._store, *fresh)
         self.gate.ledger.skipped()
 
-    def _keep(self, fresh: _Rows) -> None:
-        if fresh[0]:
-            self._store.put(*fresh)
-
-    def _fetch(self, cut: Cut, ids: list[int], hashes: list[int]) -> tuple[Sequence[Tensor], list[int]]:
+    def _fetch(self, cut: Cut, asked: _Samples) -> tuple[Sequence[Tensor], list[int]]:
         """Returns what crosses the cut, as far as the store has it, and the positions of the samples that it has
         not."""
-        tensors, reasons = self._store.get(ids, hashes, self.gate.patience)
+        ids, patience = asked.ids, self.gate.patience
+        if asked.kept is None:
+            tensors, reasons = self._store.get(ids, asked.hashes, patience)
+        else:
+            widths = [spec.shape[1] if len(spec.shape) > 1 else 0 for spec in cut.tensors]
+            tensors, reasons = self._store.get(ids, asked.hashes, patience, widths)
         self.gate.found(reasons)
         if len(reasons) != len(ids):
             raise RuntimeError(f"the store answers {len(reasons)} of {len(ids)} samples")
@@ -323,18 +386,17 @@ class Skipper:
         self, proven: Proven, call: Call, missing: list[int], tensors: Sequence[Tensor]
     ) -> Sequence[Tensor]:
         """Fills in the rows of the samples that are missing, and returns them; none if they may not be computed
-        alone. They are computed with copies of one of them, up to a number that was proven to make no difference."""
+        alone."""
         cut = proven.cut
-        size = self._proofs.size_alone(proven, call, len(missing))
-        if size is None:
-            return ()
-        alone = call.rows([*missing, *missing[:1] * (size - len(missing))])
-        if cut.decides and alone.conditions() != call.conditions():
+        alone = self._proofs.alone(proven, call, missing)
+        if alone is None or (cut.decides and alone.conditions() != call.conditions()):
             return ()
         if self._shadow is None:
             self._shadow = shadow_of(self._model)
-        computed = cut.compute(self._shadow, alone)
-        rows = tuple(tensor[: len(missing)].clone() for tensor in computed)
+        rows = [
+            as_wide_as(tensor, computed[: len(missing)])
+            for tensor, computed in zip(tensors, cut.compute(self._shadow, alone))
+        ]
         for tensor, row in zip(tensors, rows):
             tensor[missing] = row.to(tensor.device)
         return rows
@@ -344,12 +406,16 @@ class Skipper:
 
         def guarded(tensors: list[Tensor]) -> None:
             self.gate.ledger.end_compute()
-            self._finish(lambda: reached(tensors), 0)
+            # A pass in other forms gives tensors that are neither kept nor compared.
+            if cut.forms is None or cut.forms.used() == cut.form:
+                self._finish(lambda: reached(tensors), 0)
 
+        if cut.forms is not None:
+            cut.forms.join(cut.live_entries)
         cut.observe(self._patches, guarded)
         self.gate.ledger.begin_compute()
 
-    def _confirm(self, proven: Proven, call: Call, ids: list[int], hashes: list[int]) -> None:
+    def _confirm(self, proven: Proven, call: Call, asked: _Samples, ids: list[int]) -> None:
         """Stores what crosses the cut in this pass, which has to be what a pass on the side computes."""
         expected, proven.crossing = proven.crossing, None  # once: the next pass has other samples
         if expected is None:
@@ -366,29 +432,29 @@ class Skipper:
                 )
             proven.confirmed = self._has_kept = True
             self.gate.kept(ids)
-            self._store.put(ids, hashes, tensors)
+            asked.put(self._store, range(call.batch), tensors)
 
         self._observe(proven.cut, reached)
 
-    def _populate(self, cut: Cut, missing: list[int], ids: list[int], hashes: list[int]) -> None:
+    def _populate(self, cut: Cut, missing: list[int], asked: _Samples) -> None:
         """Stores what crosses the cut in this pass, as far as the store has not got it."""
 
         def reached(tensors: list[Tensor]) -> None:
-            rows = tensors if len(missing) == len(ids) else [tensor[missing] for tensor in tensors]
-            self._store.put([ids[i] for i in missing], [hashes[i] for i in missing], rows)
+            rows = tensors if len(missing) == len(asked.ids) else [tensor[missing] for tensor in tensors]
+            asked.put(self._store, missing, rows)
             self.gate.ledger.kept(self._store.seconds_behind)
 
         self._observe(cut, reached)
 
-    def _audit(self, cut: Cut, fetched: list[Tensor], fresh: _Rows) -> None:
+    def _audit(self, cut: Cut, fetched: list[Tensor], asked: _Samples, fresh: _Fresh) -> None:
         """Compares what crosses the cut in this pass with what would have been used instead."""
 
         def reached(tensors: list[Tensor]) -> None:
-            kept = self._store.as_kept
-            if not _native.same_rows(kept(tensors), kept(fetched), range(len(tensors[0]))):
+            mine, theirs = (self._store.as_kept(asked.without_padding(each)) for each in (tensors, fetched))
+            if not _native.same_rows(mine, theirs, range(len(tensors[0]))):
                 self._store.forget()
                 raise Refused("STORE_DIFFERS", "the store has other activations than the frozen layers compute")
-            self._keep(fresh)
+            asked.put(self._store, *fresh)
 
         self._observe(cut, reached)
 
@@ -403,3 +469,8 @@ class Skipper:
         self._failures += 1
         if self._failures >= _MAX_FAILURES:
             self._refuse(Refused("FAILED", f"{_MAX_FAILURES} times in a row: {type(error).__name__}: {error}"))
+
+
+def _marked(sample: int, mark: int) -> int:
+    """Returns the id of a sample as it is with this mark: 64 bits, which differ for most others."""
+    return ((sample + mark * 0x9E3779B97F4A7C15 + (1 << 63)) & (1 << 64) - 1) - (1 << 63)

@@ -16,7 +16,6 @@ from egeria.cache.model_call import Call
 from egeria.cache.pass_outcome import same
 from egeria.cache.prefix_cut import shadow_of
 from egeria.cache.refused import Refused
-from egeria.cache.row_independence import RowIndependence
 from egeria.cache.skip_checks import check_hooks
 from egeria.cached_calls.kept_output import KeptOutput
 from egeria.freeze.replicas import is_fully_sharded
@@ -55,7 +54,6 @@ class WholeCall:
       keep: what it returns is given to this function.
       recording: of these calls.
       decides: as that of a Cut.
-      without_padding: samples count as the same whatever length they are padded to.
     """
 
     output: KeptOutput
@@ -63,7 +61,6 @@ class WholeCall:
     keep: Callable[[Any], Any] | None
     recording: Recording
     decides: bool
-    without_padding: bool = False
 
     def compute(self, shadow: Shadow, call: Call, check: Callable[[], None] | None = None) -> list[Tensor]:
         """Computes the tensors that are kept, by a pass of a shadow.
@@ -83,7 +80,12 @@ class WholeCall:
 
 
 def prove_output(
-    network: nn.Module, keep: Callable[[Any], Any] | None, call: Call, recording: Recording, has_own_forward: bool
+    network: nn.Module,
+    keep: Callable[[Any], Any] | None,
+    call: Call,
+    recording: Recording,
+    has_own_forward: bool,
+    rows: bool = True,
 ) -> Proof:
     """Proves that calls like this one may be served, with results of other calls put together.
 
@@ -94,13 +96,19 @@ def prove_output(
 
     All of it happens on a shadow (egeria.model.shadow), so that nothing of the network runs.
 
+    Args:
+      rows: False: the caller sees to 2.
+
     Raises:
       Refused: it is not so. Whatever the network raises is [RAISES]. Names that are raised here: SHARDED, COLLECTIVE,
         HOOKED, RANDOM, KEEPS_STATE, BATCH_DEPENDENT; all others from KeptOutput, shadow_of().
     """
     _check(network)
     try:
-        return _prove(network, keep, call, recording, has_own_forward)
+        proof = _prove(network, keep, call, recording, has_own_forward)
+        if rows:
+            proof.rows  # noqa: B018  # it may raise
+        return proof
     except Refused as error:
         if error.name in ("RANDOM", "KEEPS_STATE", "BATCH_DEPENDENT") and (names := _in_training_mode(network)):
             text = str(error).removeprefix(f"[{error.name}] ")
@@ -128,11 +136,8 @@ def _prove(
 
     tensors = whole.compute(shadow, call, check_chance)
     state.compare(shadow.model)
-    independence = RowIndependence(functools.partial(whole.compute, shadow), call, tensors, whole.decides)
-    if not independence.holds:
-        raise Refused("BATCH_DEPENDENT", "a sample's result depends on its place in the batch or on the other samples")
     stand_in: Any = whole
-    return Proof(stand_in, tensors, independence)
+    return Proof(stand_in, tensors, functools.partial(whole.compute, shadow), call)
 
 
 def _check(network: nn.Module) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import threading
@@ -27,7 +26,6 @@ from egeria.cache.refused import Refused
 from egeria.cache.repeated_samples import Repeats
 from egeria.cached_calls.cache_line import CacheLine, keys_of
 from egeria.cached_calls.output_proof import Recording, WholeCall, prove_output
-from egeria.cached_calls.padding import Padding, same_without
 from egeria.cached_calls.recurrence import Recurrence
 from egeria.model.inputs import GraphError, batch_of
 from egeria.model.isolation import device_of, in_own_pass
@@ -48,6 +46,7 @@ class _Proofs(Proofs):
     """Proofs about a whole network."""
 
     most_shapes = 32  # texts come in many lengths
+    compares_first = True
 
     def __init__(
         self,
@@ -63,19 +62,8 @@ class _Proofs(Proofs):
         self._keep = keep
         self._recording = recording
 
-    def _prove(self, call: Call) -> Proof:
-        return prove_output(self._model, self._keep, call, self._recording, self._has_own_forward)
-
-    def _among_others(self, proof: Proof, call: Call, circumstances: Any) -> Proven | None:
-        whole: Any = proof.cut
-        if (padding := Padding.of(call)) is not None:
-            with contextlib.suppress(Exception):  # it may be longer than the network takes
-                compute = functools.partial(whole.compute, shadow_of(self._model))
-                whole.without_padding = same_without(padding, call, compute, proof.crossing)
-            if whole.without_padding:
-                settings, conditions, _ = circumstances
-                circumstances = settings, conditions, padding.longer(call).sample_key(), "without padding"
-        return super()._among_others(proof, call, circumstances)
+    def _prove(self, call: Call, rows: bool) -> Proof:
+        return prove_output(self._model, self._keep, call, self._recording, self._has_own_forward, rows)
 
 
 class _CallSettings(Settings):
@@ -335,12 +323,8 @@ class CallServer:
         if (proven := proofs.find(call)) is None:
             ledger.missed("unproven", call.batch)
             return None
-        whole: Any = proven.cut
-        padding = Padding.of(call) if whole.without_padding else None
-        if whole.without_padding and padding is None:
-            raise UnusualCall("its padding is not where that of others is")
         self._salt = proven.salt
-        ids, hashes = keys_of(call.digests(proven.salt) if padding is None else padding.digests(call, proven.salt))
+        ids, hashes = keys_of(proven.keys(call, Call.digests)[0])
         self._note(ids)
         if proven.confirmed:
             return self._ask(proofs, proven, call, ids, hashes)
@@ -372,8 +356,8 @@ class CallServer:
         if len(missing) == len(ids):
             tensors = ()
         self._recurrence.found(len(ids) - len(missing))
-        size = proofs.size_alone(proven, call, len(missing)) if missing and tensors else None
-        rows = () if size is None else self._compute_alone(whole, call, size, missing, tensors)
+        alone = proofs.alone(proven, call, missing) if missing and tensors else None
+        rows = () if alone is None else self._compute_alone(whole, call, alone, missing, tensors)
         step = ledger.decide(not missing or bool(rows))
         fresh = [ids[i] for i in missing], [hashes[i] for i in missing]
         if step == "compute":
@@ -393,11 +377,10 @@ class CallServer:
         return act
 
     def _compute_alone(
-        self, whole: WholeCall, call: Call, size: int, missing: list[int], tensors: Sequence[Tensor]
+        self, whole: WholeCall, call: Call, alone: Call, missing: list[int], tensors: Sequence[Tensor]
     ) -> Sequence[Tensor]:
-        """Fills in the rows of the samples that are missing, and returns them; none if they may not be computed alone.
-        They are computed with copies of one of them, up to a number that was proven to make no difference."""
-        alone = call.rows([*missing, *missing[:1] * (size - len(missing))])
+        """Fills in the rows of the samples that are missing, which come first in the call `alone`, and returns them.
+        Returns none if they may not be computed so."""
         if whole.decides and alone.conditions() != call.conditions():
             return ()
         if self._shadow is None or _addresses(self._shadow.model) != _addresses(self._network):

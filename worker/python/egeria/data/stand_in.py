@@ -9,7 +9,9 @@ This file also knows which sizes of batches are served by the cache at the momen
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -174,6 +176,10 @@ class StandIn(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if torch.compiler.is_compiling():  # loading samples is nothing that can be compiled
+            torch._dynamo.graph_break(
+                "some samples of this tensor are not loaded (egeria.data.wrap(skip_loading=True))"
+            )
         kwargs = kwargs or {}
         first = args[0] if args else None
         if func is Tensor.__hash__ or func in _ABOUT and not (isinstance(first, StandIn) and first.exposed):
@@ -194,6 +200,16 @@ class StandIn(Tensor):
 
 
 def _with_values(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return (_uncompiled() if "torch._dynamo" in sys.modules else _call)(function, args, kwargs)
+
+
+@functools.cache
+def _uncompiled() -> Any:
+    """Returns _call() as torch's compiler, which looks at all that compiled code calls, leaves it alone."""
+    return torch._dynamo.disable(_call)
+
+
+def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = getattr(function, "__name__", str(function))
     args, kwargs = pytree.tree_map_only(StandIn, lambda stand_in: stand_in.expose(name), (args, kwargs))
     return function(*args, **kwargs)

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from torch import nn
 
-from egeria.cache.forward_patches import ForwardPatch
+from egeria.cache.forward_patches import ForwardPatch, ForwardPatches
 from egeria.cache.refused import Refused
 from egeria.freeze.replicas import is_fully_sharded
 from egeria.frozen_forward.frozen_part import FrozenPart
 from egeria.frozen_forward.passes import Passes
 from egeria.model.isolation import has_compiled
 from egeria.model.plain_copies import copies_may_differ, keep_copies_plain
+from egeria.model.shadow import Shadow
 from egeria.model.wrappers import wrappers_of
 from egeria.tell_once import TellOnce
 
 _MOST_PARTS = 512
 # After so many steps the modules of a part that nobody has called as a whole become parts.
 _LOOKS = range(2, 8)
+# The cache waits so many steps at most until it is known which parts have a form.
+_SETTLED_AFTER = 64
 
 
 class FrozenForward:
     """Follows which submodules are frozen, and replaces their forward meanwhile.
 
-    A part is computed as it is until its form is there; in passes in which the cache of activations takes part, which
-    keeps exact results; under autocast; where a gradient is wanted; and in passes of Egeria's own. Evaluation by the
-    script uses forms as training does.
+    A part is computed as it is until its form is there; under autocast; where a gradient is wanted; and in passes of
+    Egeria's own. Evaluation by the script uses forms as training does. Passes that the cache of activations looks at
+    use the forms that are there, and make none; it begins once it is settled which that are (egeria.cache.other_forms).
 
     Owned by the training thread. Copies and pickles of the model have nothing of it.
     """
@@ -68,12 +71,40 @@ class FrozenForward:
         self._units = units
         self._steps = 0
         self._passes.difference = None
+        self._passes.is_idle = False
         self._reason = self._refused() if units else None
         if self._reason is not None:
             self._tell.note(f"frozen layers run as they are, not {self._passes.wanted}", self._reason)
         elif units:
             self._names = {module: name for name, module in self._model.named_modules()}
             self._replace_all()
+
+    def settled(self) -> bool:
+        """See Forms."""
+        return self._reason is not None or not self._units or self._passes.is_idle or self._steps >= _SETTLED_AFTER
+
+    def any(self) -> bool:
+        """See Forms."""
+        return self._formed > 0
+
+    def join(self, live: Collection[nn.Module]) -> None:
+        """See Forms."""
+        self._passes.join(live)
+
+    def leave(self) -> None:
+        """See Forms."""
+        self._passes.join(None)
+
+    def put_into(self, patches: ForwardPatches, shadow: Shadow, live: Collection[nn.Module]) -> None:
+        """See Forms."""
+        self._passes.join(live)
+        for part in self._parts.values():
+            twin = shadow.of(part.module)
+            patches.replace(twin, _joined(part, twin))
+
+    def used(self) -> bytes:
+        """See Forms."""
+        return self._passes.used()
 
     def end_step(self) -> None:
         """A step has ended."""
@@ -179,3 +210,9 @@ class FrozenForward:
             copies_may_differ(module)
         self._patches.clear()
         self._parts.clear()
+
+
+def _joined(part: FrozenPart, twin: nn.Module) -> Callable[..., Any]:
+    """Makes a forward function for a part's copy in a shadow."""
+    children = tuple(twin.children()) if part.is_sequence else None
+    return lambda original, *args, **kwargs: part.run_joined(original, children, args, kwargs)

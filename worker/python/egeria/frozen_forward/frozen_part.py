@@ -17,6 +17,7 @@ from egeria.frozen_forward.inference_form import InferenceForm
 from egeria.frozen_forward.passes import Passes
 from egeria.frozen_forward.tracing import check_modes
 from egeria.model.inputs import SIMPLE
+from egeria.model.isolation import in_own_pass
 from egeria.model.plain_copies import Ours
 
 # Calls of so many shapes have a form; a form is made for one that comes for the second time.
@@ -85,6 +86,8 @@ class FrozenPart:
         """Stands for the module's forward."""
         self.was_called = True
         passes = self._passes
+        if passes.live is not None and not in_own_pass():
+            return self.run_joined(original, self._children, args, kwargs)
         if not passes.may_act() or (arguments := _flat(args, kwargs)) is None or not self._is_plain():
             return original(*args, **kwargs)
         key = self._key(*arguments)
@@ -105,6 +108,47 @@ class FrozenPart:
             passes.calls += 1
             value = form.run(tensors)
         return self._go_on(value)
+
+    def run_joined(
+        self,
+        original: Callable[..., Any],
+        children: Sequence[nn.Module] | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Stands for the module's forward, or that of its copy in a shadow, in a pass that the cache takes part in.
+
+        Args:
+          children: of the module, or the copy, where it is a Sequential whose first modules are frozen.
+        """
+        form = self._form_in(args, kwargs) if self._passes.is_plain() and self._is_plain() else None
+        if form is None or not self._is_unchanged():
+            return original(*args, **kwargs)
+        self._passes.note_used(self.name, form)
+        value = form.run([leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)])
+        if children is None:
+            return value
+        if self.frozen[-1] in (self._passes.live or ()):  # the cache sees what comes out of it
+            value = children[len(self.frozen) - 1].forward.function(lambda formed: formed, value)
+        for child in children[len(self.frozen) :]:
+            value = child(value)
+        return value
+
+    def _form_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> InferenceForm | None:
+        """The form for such a call, where nothing inside is to be seen but what comes out; that for another number of
+        samples does as well."""
+        inside = set(self._modules) & set(self._passes.live or ())
+        if inside and (self._children is None or inside != {self.frozen[-1]}):
+            return None
+        if (arguments := _flat(args, kwargs)) is None or (key := self._key(*arguments)) in self.refusals:
+            return None
+        alike = (form for other, form in self.forms.items() if _but_samples(other) == _but_samples(key))
+        return self.forms.get(key) or next(alike, None)
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether the part is the first modules of a Sequential."""
+        return self._children is not None
 
     @property
     def is_divisible(self) -> bool:

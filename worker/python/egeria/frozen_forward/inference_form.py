@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,6 +38,11 @@ class InferenceForm:
     dtype: torch.dtype
     share: float
     _trace: Trace
+
+    @functools.cached_property
+    def words(self) -> str:
+        """Tells this form from all others of the same weights."""
+        return f"{self.dtype} {self._trace.module.code}"
 
     def run(self, tensors: Sequence[Tensor]) -> Any:
         """Computes the part's result from the tensors among its arguments."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
+from egeria import _native
 from egeria.frozen_forward.inference_form import InferenceForm
 from egeria.model.isolation import in_own_pass
 
@@ -28,7 +29,9 @@ class Passes:
       wanted: see Config.frozen_forward.
       calls: of parts that were computed in inference form.
       measures: parts are computed both ways in this step.
+      live: in a pass that the cache takes part in, the submodules whose outputs it looks at; None in others.
       build_seconds: making forms has taken so much.
+      is_idle: no part that may get a form was without one in the last step in which one might have got it.
       difference: of a form's result on a real batch, and its largest element; None: not known.
     """
 
@@ -39,30 +42,52 @@ class Passes:
         self.wanted = wanted
         self.calls = 0
         self.measures = False
+        self.live: frozenset[nn.Module] | None = None
         self.build_seconds = 0.0
         self.difference: tuple[float, float] | None = None
         self._is_busy = is_busy
         self._spend = spend
         self._thread = threading.get_ident()
         self._depth = 0  # parts that are being computed as they are, one inside another
+        self.is_idle = False
+        self._was_asked = False  # whether a part may act, in this step
         self._exact_seconds = 0.0
         self._exact_calls = 0  # in this step, of parts that may get a form
         self._formed_steps = 0  # steps with parts in form
         self._calls_before = 0  # `calls` after the last step
+        self._used: list[str] = []  # forms, since join()
         self._compared: dict[int, tuple[Tensor, Tensor]] = {}  # by id: an exact result, and that of the forms
 
     def may_act(self) -> bool:
         """Whether a part that is called now may do anything but what it does by itself."""
+        may_act = self.is_plain() and not in_own_pass() and not self._is_busy()
+        self._was_asked |= may_act
+        return may_act
+
+    def is_plain(self) -> bool:
+        """Whether a part that is called now may be computed in a form, as far as the pass is concerned."""
         return (
             self._depth == 0
             and threading.get_ident() == self._thread
             and not torch.compiler.is_compiling()
             and not torch.jit.is_tracing()
             and not torch.is_autocast_enabled("cpu")
-            and not in_own_pass()
             and not nn.modules.module._has_any_global_hook()
-            and not self._is_busy()
         )
+
+    def join(self, live: Collection[nn.Module] | None) -> None:
+        """Forms are used in the pass that begins, in the same calls each time; None: the pass has ended."""
+        self.live = None if live is None else frozenset(live)
+        if live is not None:
+            self._used = []
+
+    def note_used(self, name: str, form: InferenceForm) -> None:
+        self.calls += 1
+        self._used.append(f"{name} {form.words}")
+
+    def used(self) -> bytes:
+        """See egeria.cache.other_forms.Forms."""
+        return _native.fingerprint("\n".join(self._used), []) if self._used else b""
 
     def exactly(self, compute: Callable[..., Any], *args: Any) -> Any:
         """Computes a part as it is, with all that is inside."""
@@ -109,6 +134,9 @@ class Passes:
         all_formed = self._exact_calls == 0 and self.calls > self._calls_before
         is_due = all_formed or self._formed_steps >= _MEASURED_AFTER
         self.measures = is_due and not was_measured and self.difference is None
+        if self._was_asked:
+            self.is_idle = self._exact_calls == 0 and not self.measures
+        self._was_asked = False
         self._compared.clear()
         self._exact_calls, self._calls_before = 0, self.calls
         return was_measured and self.difference is not None

@@ -22,6 +22,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from egeria.model.live_code import NoSettings, Settings
 from egeria.model.purity import codes_in, is_library_code, is_of_library
 
 # These speak of gradients, and give none to read.
@@ -39,6 +40,7 @@ _NAMING = {
     "LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_SUPER_ATTR", "IMPORT_FROM", "LOAD_DEREF",
     "LOAD_CLASSDEREF", "LOAD_FAST", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_FROM_DICT_OR_DEREF",
 }  # fmt: skip
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 _MOST_IN_CONTAINER = 1000
 _MAKING = {"MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE"}
 _OF_VARIABLES = {"LOAD_FAST", "LOAD_DEREF"}
@@ -92,26 +94,43 @@ class _Code:
 class _Search:
     """Goes from name to name."""
 
-    def __init__(self, ahead_only: bool):
-        """`ahead_only`: of the frames on the stacks only what comes behind where they are, and the loops around it."""
+    def __init__(self, ahead_only: bool, prunes: bool = True):
+        """
+        Args:
+          ahead_only: of the frames on the stacks only what comes behind where they are, and the loops around it.
+          prunes: leaves out what settings keep from running.
+        """
         self._named: dict[str, list[_Code | type]] = collections.defaultdict(list)  # by all their names
         self._seen: set[Any] = set()  # code and classes that are used
         self._noted: set[type] = set()
+        self._suspects: set[str] = set()  # names of functions of libraries that speak of gradients
         self._followed: set[str] = set()
         self._ahead: list[tuple[_Code, list[dis.Instruction]]] = []
+        self._past: list[tuple[_Code, list[dis.Instruction]]] = []
         for module in list(sys.modules.values()):
             if isinstance(module, types.ModuleType) and not is_of_library(module):
                 for name, value in list(vars(module).items()):
                     self._note(name, value)
-        for frame in _frames():
-            found = _Code(frame.f_code, frame.f_globals)
-            if ahead_only:
-                for inner in codes_in(frame.f_code):
-                    self._named[inner.co_name].append(_Code(inner, frame.f_globals))
-                self._seen.add(found)
-                self._ahead.append((found, _behind(frame.f_code, frame.f_lasti)))
-            else:
-                self._follow(found)
+        self._frames = list(_frames())
+        self._settings = Settings(self._frames, self._all_code, _code_ahead) if prunes else NoSettings()
+        for frame in self._frames:
+            self._add_frame(frame, ahead_only)
+
+    def _all_code(self) -> Iterator[types.CodeType]:
+        entries = [entry for entries in self._named.values() for entry in entries if isinstance(entry, _Code)]
+        for code in {entry.code for entry in entries} | {frame.f_code for frame in self._frames}:
+            yield from codes_in(code)
+
+    def _add_frame(self, frame: types.FrameType, ahead_only: bool) -> None:
+        """The code behind where the frame is may run. The code before may have left a gradient, or functions that are
+        called later; but it has called those that are on the stacks, which are there for themselves."""
+        code, found = frame.f_code, _Code(frame.f_code, frame.f_globals)
+        begin = self._settings.live(code, frame.f_globals, frame)
+        ahead = self._settings.live(code, frame.f_globals, frame, frame.f_lasti)
+        self._ahead.append((found, ahead))
+        self._define(found, begin)
+        if not ahead_only:
+            self._past.append((found, [i for i in begin if i.offset not in {later.offset for later in ahead}]))
 
     def reader(self) -> str | None:
         for code, instruction in self._instructions():
@@ -154,22 +173,33 @@ class _Search:
 
     def _follow(self, entry: _Code | type) -> None:
         if isinstance(entry, type):
-            self.enter(entry)
+            if not is_of_library(entry):
+                self.enter(entry)
         elif entry not in self._seen and not is_library_code(entry.code):
             self._seen.add(entry)
-            instructions = list(dis.get_instructions(entry.code))
+            instructions = self._settings.live(entry.code, entry.scope)
             self._ahead.append((entry, instructions))
-            for inner, name in _defined_in(instructions, of_module=entry.code.co_name == "<module>"):
-                found = _Code(inner, entry.scope)
-                if name is None or name in self._followed:
-                    self._follow(found)
-                else:
-                    self._named[name].append(found)
+            self._define(entry, instructions)
+
+    def _define(self, entry: _Code, instructions: list[dis.Instruction]) -> None:
+        for inner, name in _defined_in(instructions, of_module=entry.code.co_name == "<module>"):
+            found = _Code(inner, entry.scope)
+            if name is None or name in self._followed:
+                self._follow(found)
+            else:
+                self._named[name].append(found)
 
     def _note(self, name: str, value: Any, depth: int = 2) -> None:
         """A module of the user's has this value by this name, or in a container or object of this name."""
         if not isinstance(value, type):
-            self._named[name] += _codes_of(value)
+            codes = list(_codes_of(value))
+            self._named[name] += codes
+            function = value
+            while isinstance(function, functools.partial):
+                function = function.func
+            is_foreign = type(function) in _FUNCTIONS and not (function.__module__ or "").startswith("egeria.")
+            if is_foreign and not codes and _speaks_of_gradients(function.__name__):
+                self._suspects.add(name)
             if not is_of_library(type(value)):
                 self._named[name].append(type(value))
             for inner in _inside(value) if depth > 0 else ():
@@ -187,8 +217,10 @@ class _Search:
                     self._note(inner, member)
 
     def _instructions(self) -> Iterator[tuple[types.CodeType, dis.Instruction]]:
-        while self._ahead:
-            found, instructions = self._ahead.pop()
+        running = frozenset(frame.f_code for frame in self._frames)
+        while self._ahead or self._past:
+            is_past = not self._ahead
+            found, instructions = (self._past if is_past else self._ahead).pop()
             for instruction in instructions:
                 name = instruction.argval
                 is_constant = instruction.opname == "LOAD_CONST" and isinstance(name, str) and name == "grad"
@@ -196,37 +228,44 @@ class _Search:
                     yield found.code, instruction
                 elif instruction.opname in _NAMING:
                     yield found.code, instruction
-                    self._ask_for(name, found.scope if instruction.opname in _OF_SCOPE else {})
+                    scope = found.scope if instruction.opname in _OF_SCOPE else {}
+                    self._ask_for(name, scope, running if is_past else frozenset())
 
-    def _ask_for(self, name: str, scope: dict[str, Any]) -> None:
-        """Follows what has this name: what the scope has, or else whatever there is."""
+    def _ask_for(self, name: str, scope: dict[str, Any], without: frozenset[types.CodeType]) -> None:
+        """Follows what has this name but code `without`: what the scope has, or else whatever there is."""
+        entries: list[_Code | type] = []
         if name in scope:
             value = scope[name]
-            if isinstance(value, type):
-                if not is_of_library(value):
-                    self.enter(value)
-                return
-            if codes := list(_codes_of(value)):
-                for found in codes:
-                    self._follow(found)
-                return
-        if name not in self._followed:
-            self._followed.add(name)
-            for entry in list(self._named.get(name, ())):
+            entries += [value] if isinstance(value, type) else _codes_of(value)
+        if not entries and name not in self._followed and (name, without) not in self._seen:
+            (self._seen.add((name, without)) if without else self._followed.add(name))
+            entries += self._named.get(name, ())
+        for entry in entries:
+            if isinstance(entry, type) or entry.code not in without:
                 self._follow(entry)
 
     def _reads(self, instruction: dis.Instruction) -> bool:
         name = instruction.argval
         if instruction.opname == "LOAD_CONST":
             return True
-        if instruction.opname in _OF_VARIABLES or (name in self._named and name != "grad"):
+        if name in self._suspects:
+            return True
+        if instruction.opname in _OF_VARIABLES or (self._named.get(name) and name != "grad"):
             return False  # it comes from somewhere, or is looked into
         if instruction.opname in _OF_SCOPE and name in _OPEN:
             return True
-        return name in _HOOKS or (name not in _HARMLESS and _speaks_of_gradients(name))
+        return name in _HOOKS or _speaks_of_gradients(name)
+
+
+def _code_ahead() -> set[types.CodeType]:
+    """All code that may still run, whatever the settings are."""
+    search = _Search(ahead_only=True, prunes=False)
+    return {code for code, _ in search._instructions()}
 
 
 def _speaks_of_gradients(name: str) -> bool:
+    if name in _HARMLESS:
+        return False
     words = [word.lower() for word in _WORD.findall(name)]
     if any(word.startswith("accum") for word in words):
         return False
@@ -276,16 +315,6 @@ def _inside(value: Any) -> list[Any]:
     else:
         found = [] if is_of_library(type(value)) else list(getattr(value, "__dict__", {}).values())
     return found[:_MOST_IN_CONTAINER]
-
-
-def _behind(code: types.CodeType, last: int) -> list[dis.Instruction]:
-    """The instructions that may run after the one at `last`, with the loops that this one is in."""
-    instructions, begin = list(dis.get_instructions(code)), last
-    while True:
-        jumps = [i.argval for i in instructions if i.offset >= begin and i.opcode in (*dis.hasjrel, *dis.hasjabs)]
-        if (first := min([begin, *jumps])) == begin:
-            return [instruction for instruction in instructions if instruction.offset >= begin]
-        begin = first
 
 
 def _codes_of(value: Any, depth: int = 4) -> Iterator[_Code]:

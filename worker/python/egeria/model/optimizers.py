@@ -22,6 +22,7 @@ class TrainingOptimizers(list[Optimizer]):
         super().__init__(optimizers)
         self._model = model
         self._others: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._ever_held = parameters_of(optimizers)
         self._displaced_by: dict[int, list[Optimizer]] = {}  # by a new one's id, those whose parameters it has
 
     def take(self, optimizer: Optimizer) -> bool:
@@ -37,6 +38,7 @@ class TrainingOptimizers(list[Optimizer]):
         if own.isdisjoint(trained):
             self._others[optimizer] = len(own)
             return False
+        self._ever_held |= own
         held = [(known, parameters_of([known])) for known in self]
         self._displaced_by[id(optimizer)] = [
             known for known, ids in held if not own.isdisjoint(ids) or trained.isdisjoint(ids)
@@ -50,12 +52,11 @@ class TrainingOptimizers(list[Optimizer]):
         return frozenset(id(value) for value in self._model.parameters() if value.requires_grad and id(value) in held)
 
     def orphans(self) -> str | None:
-        """Says which parameters ask for a gradient and are in none of them: an optimizer that was made while they were
-        frozen may be without them. None: there are none."""
+        """Says which parameters ask for a gradient and are in none of them any more: an optimizer that was made while
+        they were frozen may be without them. None: there are none."""
         held = parameters_of(self)
-        names = [
-            name for name, value in self._model.named_parameters() if value.requires_grad and id(value) not in held
-        ]
+        lost = self._ever_held - held
+        names = [name for name, value in self._model.named_parameters() if value.requires_grad and id(value) in lost]
         if not names:
             return None
         return (

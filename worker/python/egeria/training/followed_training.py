@@ -119,11 +119,11 @@ class FollowedTraining:
         self._first_pass = FirstPass(self.model, model)
         self._call_order = CallOrder(self.model, model)
         self.daemons = JobDaemons(config)
-        options = network is not None, self.tell.note, self.tell, self._first_pass, self._steps_left
-        caching = Caching.of(config, self.model, self._cache_namespace, *options)
-        self.cache = SessionCache(config, caching, self.daemons, self.ledger, self.tell)
         uses_pass = lambda: self.cache.caching is not None and self.cache.caching.uses_pass  # noqa: E731
         self.forward = SessionForward(config, self.model, uses_pass, self.ledger, self.tell)
+        options = network is not None, self.tell.note, self.tell, self._first_pass, self._steps_left, self.forward
+        caching = Caching.of(config, self.model, self._cache_namespace, *options)
+        self.cache = SessionCache(config, caching, self.daemons, self.ledger, self.tell)
         last = lambda: [parameter for _, parameter in self.switcher.modules[-1].parameters()]  # noqa: E731
         self._parts = PartFollower(self.model, last, self.on_part)
         calls = self.before_step, self.on_step, self._lose_track

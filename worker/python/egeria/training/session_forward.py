@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from torch import nn
 
 from egeria import _native
+from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.frozen_part import resting
 from egeria.config import Config
+from egeria.model.shadow import Shadow
 from egeria.tell_once import TellOnce
 from egeria.time_ledger import TimeLedger
 
@@ -56,6 +58,31 @@ class SessionForward:
             self._forward = self._make(module.FrozenForward)
         if self._forward is not None:
             self._forward.follow(units)
+
+    # These are the cache's, see egeria.cache.other_forms.Forms.
+
+    def settled(self) -> bool:
+        if self._config.frozen_forward == "exact" or self._config.observe:
+            return True
+        return self._steps >= _LOOK_EVERY if self._forward is None else self._forward.settled()
+
+    def any(self) -> bool:
+        return self._forward is not None and self._forward.any()
+
+    def join(self, live: Collection[nn.Module]) -> None:
+        if self._forward is not None:
+            self._forward.join(live)
+
+    def leave(self) -> None:
+        if self._forward is not None:
+            self._forward.leave()
+
+    def put_into(self, patches: ForwardPatches, shadow: Shadow, live: Collection[nn.Module]) -> None:
+        if self._forward is not None:
+            self._forward.put_into(patches, shadow, live)
+
+    def used(self) -> bytes:
+        return b"" if self._forward is None else self._forward.used()
 
     def summary(self) -> dict[str, Any] | None:
         """See FrozenForward.summary(); None where frozen layers run as they are."""

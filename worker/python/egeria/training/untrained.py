@@ -77,7 +77,8 @@ class Untrained:
     def begin_pass(self) -> None:
         """A training forward pass is about to begin."""
         if self.ids:
-            self._follow()
+            with self._tell.guard("what no optimizer holds cannot be followed"):
+                self._follow()
             if self._watch is not None:
                 self._watch.begun = True
 
@@ -93,7 +94,8 @@ class Untrained:
             return
         self._steps += 1
         if self._off:
-            self._stop_if_read()
+            if self._switcher.group is None or self._steps % 64 == 0 or self._steps & (self._steps - 1) == 0:
+                self._stop_if_read()
         elif self._is_due(self._steps) and (wanted := self._wanted()) and may_switch():
             self._decide(wanted)
         self._obstacle = None
@@ -155,7 +157,11 @@ class Untrained:
     # The ranks decide together.
 
     def _decide(self, wanted: Sequence[nn.Parameter]) -> None:
-        found = gather(self._switcher.share_group(), self._judge(wanted))
+        try:
+            mine = self._judge(wanted)
+        except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
+            mine = _USED, f"whether something reads them cannot be told ({type(error).__name__})"
+        found = gather(self._switcher.share_group(), mine)
         verdict, why = max(found, key=lambda entry: entry[0])
         names = {id(value): name for name, value in self._model.named_parameters()}
         what = f"'{names[id(wanted[0])]}'" + (f" and {len(wanted) - 1} more parameters" if len(wanted) > 1 else "")
@@ -193,7 +199,8 @@ class Untrained:
             moved = self._contents is not None and (self._contents.touched() or not self._contents.unchanged())
             return (_BY_HAND if moved else _USED), f"{watch.reader} reads them"
         if self._obstacle is None:
-            return (_USED if self._steps >= _STEPS_UNSEEN else _LATER), "the model is not called as a whole"
+            has_any = any(value.grad is not None for value in wanted)
+            return (_USED if has_any and self._steps >= _STEPS_UNSEEN else _LATER), "the model is not called as a whole"
         if self._obstacle:
             return _USED, self._obstacle
         if not parameters_of(_all_optimizers()).isdisjoint(map(id, wanted)):

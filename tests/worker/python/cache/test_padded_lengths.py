@@ -1,0 +1,150 @@
+"""Texts that are padded to the longest of a batch are served at other lengths, with the bits of a plain training."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cache_daemon import Daemon
+from launching import Program
+from skipping_runs import DictStore, epochs, train
+from torch import Tensor, nn
+
+transformers = pytest.importorskip("transformers")
+
+SAMPLES = 48
+GENERATOR = torch.Generator().manual_seed(3)
+WORDS = torch.randint(5, 200, (SAMPLES, 64), generator=GENERATOR)
+LABELS = torch.randint(2, (SAMPLES,), generator=GENERATOR)
+
+
+class Classifier(nn.Module):
+    """A BERT with a head on what `pool` makes of its hidden states."""
+
+    def __init__(self, pool: Callable[[Tensor, Tensor], Tensor], attention: str):
+        super().__init__()
+        sizes = dict(hidden_size=64, num_hidden_layers=3, num_attention_heads=2, intermediate_size=128)
+        config = transformers.BertConfig(vocab_size=200, max_position_embeddings=64, **sizes)
+        config._attn_implementation = attention
+        self.bert = transformers.BertModel(config, add_pooling_layer=False)
+        self.norm = nn.BatchNorm1d(64)
+        self.head = nn.Linear(64, 2)
+        self._pool = pool
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Tensor:
+        states = self.bert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return F.cross_entropy(self.head(self._pool(self, states, attention_mask)), labels)
+
+
+def masked_mean(model: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
+    weights = mask[..., None].to(states.dtype)
+    return (states * weights).sum(1) / weights.sum(1)
+
+
+def first_token(model: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
+    return states[:, 0]
+
+
+def mean(model: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
+    return states.mean(1)
+
+
+def most(model: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
+    return states.amax(1)
+
+
+def normalised(model: nn.Module, states: Tensor, mask: Tensor) -> Tensor:
+    return masked_mean(model, model.norm(states.transpose(1, 2)).transpose(1, 2), mask)
+
+
+class Pooled(nn.Module):
+    """The frozen layers give a number of features for each text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = Trunk()
+        self.head = nn.Linear(64, 2)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self.head(self.trunk(input_ids, attention_mask)), labels)
+
+
+class Trunk(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bert = Classifier(masked_mean, "sdpa").bert
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return masked_mean(
+            self, self.bert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state, attention_mask
+        )
+
+
+LAYERS = ["bert.embeddings", *(rf"bert\.encoder\.layer\.{number}" for number in range(3)), "norm|head"]
+
+
+def padded(lengths: list[int], to: Callable[[int], int] = lambda longest: longest) -> Callable[[list[int]], Any]:
+    """Makes batches that are padded to their longest text."""
+
+    def arguments(ids: list[int]) -> Any:
+        length = to(max(lengths[sample] for sample in ids))
+        mask = torch.tensor([[int(place < lengths[sample]) for place in range(length)] for sample in ids])
+        return (), dict(input_ids=WORDS[ids, :length] * mask, attention_mask=mask, labels=LABELS[ids])
+
+    return arguments
+
+
+def lengths_between(least: int, greatest: int) -> list[int]:
+    return [least + (5 * sample) % (greatest + 1 - least) for sample in range(SAMPLES)]
+
+
+def run(build: Callable[[], nn.Module], layers: list[str], prefix: int, arguments: Any, number: int = 5) -> Any:
+    steps = epochs(SAMPLES, 8, number, arguments)
+    assert len({kwargs["input_ids"].size(1) for _, _, kwargs in steps}) > 3
+    store = DictStore()
+    cached = train(build, layers, prefix, steps, lambda loss: loss, store, warm=True)
+    assert cached.refusal is None, cached.skipper.refusal
+    assert cached.same_as(train(build, layers, prefix, steps, lambda loss: loss, warm=True))
+    assert cached.counters["failures"] == 0
+    return cached, store
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("pool", [masked_mean, first_token])
+def test_rows_of_tokens_are_kept_without_their_padding(pool: Any, attention: str) -> None:
+    lengths = lengths_between(17, 30)
+    cached, store = run(lambda: Classifier(pool, attention), LAYERS, 2, padded(lengths))
+    assert cached.counters["hits"] > 2.5 * SAMPLES, cached.counters
+
+
+def test_a_pooled_text_is_the_same_at_other_lengths() -> None:
+    lengths = lengths_between(17, 30)
+    cached, store = run(Pooled, ["trunk", "head"], 1, padded(lengths))
+    assert cached.counters["hits"] > 2.5 * SAMPLES, cached.counters
+
+
+@pytest.mark.parametrize("pool", [mean, most, normalised])
+def test_padding_that_the_trained_layers_look_at_counts(pool: Any) -> None:
+    lengths = lengths_between(17, 30)
+    cached, store = run(lambda: Classifier(pool, "sdpa"), LAYERS, 2, padded(lengths), 8)
+    assert cached.counters["hits"] > 0
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_trainer_with_a_collator_that_pads(ranks: int, cache_daemon: Daemon, tmp_path: pathlib.Path) -> None:
+    runs = []
+    for name, options in (("plain", ()), ("cached", ("--cache", cache_daemon.address))):
+        out = tmp_path / name
+        out.mkdir()
+        with Program(tmp_path, "padded_texts_job.py", out, *options, ranks=ranks) as job:
+            job.succeed()
+        runs.append([json.loads((out / f"rank{rank}.json").read_text()) for rank in range(ranks)])
+    for plain, cached in zip(*runs):
+        assert plain["weights"] == cached["weights"]
+        assert cached["counters"]["hits"] > 96 / ranks, cached
+        assert cached["counters"]["failures"] == 0, cached
