@@ -216,8 +216,12 @@ class Slurm : public Backend {
     const std::string state = said.ok() ? std::string(absl::StripAsciiWhitespace(*said)) : "";
     if (state == "CANCELLED") return JobStatus{true, "cancelled"};
     if (const bool ended = state.empty() || absl::c_linear_search(kEndStates, state); !ended) {
-      const bool waits = state == "PENDING" || state == "SPECIAL_EXIT" || absl::StartsWith(state, "REQUEUE");
-      return JobStatus{false, waits ? "waiting" : absl::AsciiStrToLower(state)};
+      if (state == "PENDING" || state == "SPECIAL_EXIT" || absl::StartsWith(state, "REQUEUE")) {
+        return JobStatus{false, "waiting"};
+      }
+      // A job that Slurm signals, or gives other nodes, runs on.
+      const bool runs = state == "SIGNALING" || state == "RESIZING";
+      return JobStatus{false, runs ? "running" : absl::AsciiStrToLower(state)};
     }
     if (const auto ended = StatusByExitCode(submission.output)) return *ended;
     if (state == "TIMEOUT") return StatusByExitCode(124);

@@ -54,6 +54,8 @@ def slurm(tmp_path: pathlib.Path) -> Slurm:
         ("PENDING", None, "waiting"),
         ("REQUEUED", None, "waiting"),
         ("RUNNING", None, "running"),
+        ("SIGNALING", None, "running"),
+        ("COMPLETING", None, "completing"),
         ("STAGE_OUT", None, "stage_out"),
         ("COMPLETED", 0, "finished"),
         ("FAILED", 3, "failed with exit code 3"),

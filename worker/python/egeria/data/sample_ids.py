@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from egeria.errors import EgeriaError
+from egeria.model.isolation import in_shadow_pass
 
 _logger = logging.getLogger("egeria")
 _told: set[str] = set()
@@ -99,7 +100,8 @@ class SampleIds:
 
     def take(self, batch: int) -> list[int] | None:
         """Returns the ids of the batch at hand, in its order, once for each announcement. The model's forward pre-hook
-        calls it in training mode. Where there are none in several passes, it says once a process why.
+        calls it in training mode. Where there are none in several passes, it says once a process why. A model that
+        calls it itself leaves them where they are in a shadow's pass.
 
         Args:
           batch: size of the batch that the model is called with.
@@ -108,7 +110,9 @@ class SampleIds:
           None where no batch was announced, or one of another size, or where it is not certain to be this one.
         """
         with self._lock:
-            at_hand, self._at_hand = self._at_hand, None
+            at_hand = self._at_hand
+            if not in_shadow_pass():
+                self._at_hand = None
             why = self._why_none(at_hand, batch)
             self._without = 0 if why is None else self._without + 1
             without = self._without

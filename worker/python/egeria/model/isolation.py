@@ -23,6 +23,25 @@ _MOST_ENTRIES = 1024
 _own_passes = 0  # that are under way, one inside another
 
 
+_shadow_passes = 0  # that are under way
+
+
+@contextlib.contextmanager
+def shadow_pass() -> Iterator[None]:
+    """A pass of a shadow is under way meanwhile."""
+    global _shadow_passes  # pylint: disable=global-statement
+    _shadow_passes += 1
+    try:
+        yield
+    finally:
+        _shadow_passes -= 1
+
+
+def in_shadow_pass() -> bool:
+    """Whether the pass under way is a shadow's."""
+    return _shadow_passes > 0
+
+
 def in_own_pass() -> bool:
     """Whether the pass under way is one of Egeria's, inside restored()."""
     return _own_passes > 0

@@ -21,6 +21,7 @@ from egeria.model.isolation import (
     has_compiled,
     held_by,
     plain_evaluation,
+    shadow_pass,
     uncompiled,
     without_fused_attention,
 )
@@ -116,7 +117,13 @@ class Shadow:
         default_dtype = torch.get_default_dtype()
         read = [(container, _contents(container)) for container in self._read]
         guard = _Guard([*self._own, *inputs], self._generators)
-        with RandomStates(device_of(self.model)), uncompiled(), _disable_current_modes(), _without_global_hooks():
+        with (
+            RandomStates(device_of(self.model)),
+            uncompiled(),
+            _disable_current_modes(),
+            _without_global_hooks(),
+            shadow_pass(),
+        ):
             try:
                 with guard if guarded else contextlib.nullcontext():
                     yield self.model
