@@ -41,6 +41,26 @@ def job_of(number: int, **changes) -> dict:
             {"name": "stem", "plasticity": 1e-5, "slope": -2e-7, "threshold": 1e-6},
             {"name": "head", "snr": 0.1, "snr_lower": 0.05, "snr_upper": 0.2, "snr_threshold": 0.06},
         ],
+        "cache": {
+            "state": "on",
+            "reason": "",
+            "hits": 900,
+            "computed": 100,
+            "bytes_read": 3 << 20,
+            "saved_seconds": 12.0,
+        },
+        "rank_states": [
+            {
+                "rank": rank,
+                "connected": rank == 0,
+                "step": 1000,
+                "frozen_prefix": 1,
+                "samples_sent": 50,
+                "samples_dropped": 0,
+                "reconnects": 2,
+            }
+            for rank in range(2)
+        ],
     }
     return job | changes
 
@@ -132,6 +152,11 @@ def test_it_shows_the_jobs_and_the_one_under_the_cursor(controller: Controller):
             assert text(app, "sentences") == "[b]job 1[/b]: Nothing is in the way."
             assert cells(app, "modules")[0] == ["0", "* stem", "1e-05", "-2e-07", "1e-06", "–", "–"]
             assert cells(app, "modules")[1][5:] == ["0.1 (0.05..0.2)", "0.06"]
+            assert cells(app, "ranks") == [
+                ["0", "yes", "1,000", "1", "50", "0", "2"],
+                ["1", "no", "1,000", "1", "50", "0", "2"],
+            ]
+            assert "900 of 1,000 samples were skipped, 3 MiB read, and 12.0 s saved" in text(app, "cache")
             assert cells(app, "decisions")[0] == ["900", "unfreeze", "0", "operator", "by hand"]
             await pilot.press("down")
             await until(pilot, lambda: "the loss is NaN" in text(app, "sentences"))
@@ -164,6 +189,13 @@ def test_nobody_answers(capsys):
     assert "egeria top: no controller answers at http://127.0.0.1:1/api/jobs" in capsys.readouterr().err
     with pytest.raises(NoAnswer):
         ControllerApi("127.0.0.1:1").job("x")
+
+
+def test_a_sentence_says_what_the_cache_does():
+    assert words.cache({}) == "Cache: rank 0 has told of none."
+    off = {"state": "off", "reason": "a fetch takes longer", "hits": 0, "computed": 0}
+    assert words.cache({"cache": off}).endswith("is not asked. A fetch takes longer.")
+    assert [words.size(value) for value in (12, 2048, 5 << 40)] == ["12 bytes", "2 KiB", "5 TiB"]
 
 
 def test_sentences_say_what_is_in_the_way():

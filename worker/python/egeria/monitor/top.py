@@ -23,18 +23,19 @@ except ImportError as missing:
 
 _JOB_COLUMNS = ("Job", "State", "Step", "Ranks", "Frozen", "Net saved")
 _MODULE_COLUMNS = ("No.", "Module", "Plasticity", "Slope", "Threshold", "Signal to noise", "Threshold of it")
+_RANK_COLUMNS = ("Rank", "Connected", "Step", "Frozen", "Samples sent", "Dropped", "Reconnects")
 _DECISION_COLUMNS = ("Step", "What", "Frozen", "By", "Why")
 
 
 class Top(App[None]):
-    """The jobs; and below them the one that the cursor is on: its modules and its decisions."""
+    """The jobs; and below them the one that the cursor is on: its cache, modules, ranks and decisions."""
 
     TITLE = "Egeria"
     CSS = """
     #jobs { height: auto; max-height: 40%; }
     #trouble { color: $error; height: auto; }
-    #sentences { height: auto; margin: 1 0; }
-    #modules, #decisions { height: auto; margin-bottom: 1; }
+    #sentences, #cache { height: auto; margin-top: 1; }
+    #modules, #ranks, #decisions { height: auto; margin-top: 1; }
     """
     BINDINGS = [Binding("q", "quit", "Quit"), Binding("r", "refresh", "Ask now")]
 
@@ -49,20 +50,25 @@ class Top(App[None]):
         self._trouble = Static(id="trouble")
         self._jobs = DataTable(id="jobs", cursor_type="row")
         self._sentences = Static(id="sentences")
+        self._cache = Static(id="cache")
         self._modules = DataTable(id="modules", cursor_type="none")
+        self._ranks = DataTable(id="ranks", cursor_type="none")
         self._decisions = DataTable(id="decisions", cursor_type="none")
         yield Header()
         yield self._trouble
         yield self._jobs
         with VerticalScroll():
             yield self._sentences
+            yield self._cache
             yield self._modules
+            yield self._ranks
             yield self._decisions
         yield Footer()
 
     def on_mount(self) -> None:
         self._jobs.add_columns(*_JOB_COLUMNS)
         self._modules.add_columns(*_MODULE_COLUMNS)
+        self._ranks.add_columns(*_RANK_COLUMNS)
         self._decisions.add_columns(*_DECISION_COLUMNS)
         self._jobs.focus()
         self.set_interval(self._every, self.action_refresh)
@@ -111,8 +117,10 @@ class Top(App[None]):
         _fill(self._jobs, rows)
         if job is None:
             self._sentences.update("The controller holds no job yet.")
+            self._cache.update("")
             return
         self._sentences.update(Text(f"{job['name']}: " + " ".join(words.sentences(job))))
+        self._cache.update(Text(words.cache(job)))
         modules = {
             str(index): (
                 str(index),
@@ -126,6 +134,19 @@ class Top(App[None]):
             for index, module in enumerate(job["module_states"])
         }
         _fill(self._modules, modules)
+        ranks = {
+            str(rank["rank"]): (
+                str(rank["rank"]),
+                "yes" if rank["connected"] else "no",
+                f"{rank['step']:,}",
+                str(rank["frozen_prefix"]),
+                f"{rank['samples_sent']:,}",
+                f"{rank['samples_dropped']:,}",
+                str(rank["reconnects"]),
+            )
+            for rank in job["rank_states"]
+        }
+        _fill(self._ranks, ranks)
         decisions = {
             f"{index}": (
                 f"{decision['step']:,}",

@@ -21,6 +21,14 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}"
 
 
+def size(value: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:.3g} TiB"
+
+
 def state(job: Job) -> str:
     if job["phase"] != "running":
         return job["phase"]
@@ -70,3 +78,29 @@ def sentences(job: Job) -> list[str]:
     if job["bootstrapping"]:
         say.append("The loss has not settled yet. Nothing freezes before it has.")
     return say or ["Nothing is in the way."]
+
+
+_CACHE = {
+    "unfrozen": "Nothing is frozen, so that there is nothing to keep.",
+    "unknown": "It is not known yet whether samples come again.",
+    "trying": "It is being tried whether the cache pays.",
+    "on": "The forward pass of frozen modules is skipped where the cache has what they give.",
+    "off": "The cache does not pay, and is not asked.",
+    "refused": "The frozen modules cannot be skipped.",
+}
+
+
+def cache(job: Job) -> str:
+    """Says what the cache of frozen activations does for rank 0."""
+    told = job.get("cache")
+    if told is None:
+        return "Cache: rank 0 has told of none."
+    say = ["Cache:", _CACHE.get(told["state"], told["state"])]
+    if told["reason"]:
+        say.append(f"{told['reason'][:1].upper()}{told['reason'][1:]}.")
+    if (asked := told["hits"] + told["computed"]) > 0:
+        say.append(
+            f"{told['hits']:,} of {asked:,} samples were skipped, {size(told['bytes_read'])} read, and "
+            f"{seconds(told['saved_seconds'])} saved by that."
+        )
+    return " ".join(say)
