@@ -150,7 +150,7 @@ class CacheGate:
     def _count_epochs(self, ids: Sequence[int]) -> None:
         if not self._first_batch:
             return
-        self._seen_again += sum(sample in self._first_batch for sample in ids)
+        self._seen_again += sum(map(self._first_batch.__contains__, ids))
         if self._seen_again >= len(self._first_batch):
             self._seen_again -= len(self._first_batch)
             self.ledger.epoch_passed()

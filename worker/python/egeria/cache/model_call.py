@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +15,8 @@ from torch import Tensor, nn
 from egeria import _native
 from egeria.data.stand_in import Source, StandIn
 from egeria.model.inputs import SIMPLE
+
+_MODE_OF = operator.attrgetter("training")
 
 
 class UnusualCall(Exception):
@@ -33,6 +37,7 @@ class Call:
             a gradient, where those are recorded; or none has a row per sample.
         """
         self.batch = batch
+        self._words: str | None = None
         leaves, self._structure = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
         self._leaves, self._source = _not_loaded(leaves, batch)
         for leaf in self._leaves:
@@ -167,6 +172,7 @@ class Call:
         remaining = iter(tensors)
         other = copy.copy(self)
         other._leaves = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
+        other._words = None
         return other
 
     def _digest(self, salt: bytes) -> bytes:
@@ -174,8 +180,9 @@ class Call:
         common = [
             leaf for leaf, batched in zip(self._leaves, self._batched) if isinstance(leaf, Tensor) and not batched
         ]
-        text = repr((salt, self._text(), [_format_of(leaf) for leaf in self._leaves if isinstance(leaf, Tensor)]))
-        return _native.fingerprint(text, common)
+        formats = [_format_of(leaf) for leaf in self._leaves if isinstance(leaf, Tensor)]
+        text = repr((salt, self._text(), formats))
+        return _native.fingerprint(text, common) if common else _fingerprint_of(text)
 
     def _load(self) -> None:
         if self._source is not None:
@@ -183,6 +190,11 @@ class Call:
             self._source = None
 
     def _text(self) -> str:
+        if self._words is None:
+            self._words = self._put_into_words()
+        return self._words
+
+    def _put_into_words(self) -> str:
         return repr(
             (
                 str(self._structure),
@@ -205,7 +217,7 @@ class Settings:
 
     def now(self) -> tuple[Any, ...]:
         """Returns plain values to be compared, whose repr is the same in another process."""
-        modes = bytes(module.training for module in self._modules)
+        modes = bytes(map(_MODE_OF, self._modules))
         autocast = tuple(
             (device, torch.get_autocast_dtype(device)) for device in self._devices if torch.is_autocast_enabled(device)
         )
@@ -224,6 +236,11 @@ class Settings:
             backends.cudnn.deterministic,
             backends.cudnn.allow_tf32,
         )
+
+
+@functools.lru_cache(64)
+def _fingerprint_of(text: str) -> bytes:
+    return _native.fingerprint(text, [])
 
 
 def _check(leaf: Any) -> None:

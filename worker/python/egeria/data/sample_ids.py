@@ -247,12 +247,12 @@ def ids_of(indices: Iterable[Any] | None, sample_id: Callable[[Any], int] | None
     if indices is None or isinstance(indices, (str, bytes)):
         return None
     try:
-        ids = [operator.index(index if sample_id is None else sample_id(index)) for index in indices]
+        ids = list(map(operator.index, indices if sample_id is None else map(sample_id, indices)))
     except Exception as error:  # pylint: disable=broad-exception-caught
         if sample_id is not None:
             tell("sample_id", logging.WARNING, f"sample_id() failed, so a batch has no ids: {error}")
         return None
-    return ids if all(-(2**63) <= entry < 2**63 for entry in ids) else None
+    return ids if min(ids, default=0) >= -(2**63) and max(ids, default=0) < 2**63 else None
 
 
 def tell(what: str, level: int, text: str) -> None:
