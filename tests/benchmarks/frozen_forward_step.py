@@ -9,7 +9,7 @@ Each way has a process of its own, as a user's training has, so that none finds 
 take turns on one thread: blocks of steps, in an order that rotates. A block's time is the median of its steps by the
 thread's processor time, loading included; a ratio is taken within a round of blocks. Forms are made before that.
 
-"exact" computes frozen layers as they are, in evaluation mode, since a plan has frozen them. "hand" is the same training
+"exact" computes frozen layers as they are, in evaluation mode, since a plan has frozen them. "hand" is the training
 without Egeria, whose script has set requires_grad to False and left batch normalisation in training mode.
 """
 

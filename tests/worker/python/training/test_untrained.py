@@ -154,7 +154,7 @@ def test_the_script_reads_what_it_has_asked_for():
 
 
 def test_in_a_process_of_its_own():
-    """What other tests have loaded counts as code of the script's."""
+    """Code that other tests have loaded would count as the script's."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / "untrained_alone.py"]
     result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0 and "2 passed" in result.stdout, result.stdout
