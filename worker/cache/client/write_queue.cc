@@ -19,6 +19,9 @@ constexpr std::chrono::seconds kPatience{5};
 constexpr size_t kMaxOwed = 64;
 constexpr size_t kMaxStreamedWrite = size_t{16} << 20;
 
+// A daemon that starts with the job takes a moment, in which the first batches are computed.
+constexpr std::chrono::seconds kFirstLine{5};
+
 using Entries = std::vector<std::vector<std::byte>>;
 using PutWriter = grpc::ClientWriterInterface<v1::PutRequest>;
 
@@ -57,6 +60,10 @@ WriteQueue::WriteQueue(const CacheClient::Options& options, Attachment* attachme
     : queue_bytes_(options.queue_bytes), attachment_(*attachment), maker_(options.name, options.format) {}
 
 void WriteQueue::Start() {
+  {
+    const MutexLock lock(&mutex_);
+    first_line_by_ = std::chrono::steady_clock::now() + kFirstLine;
+  }
   thread_ = StartThread("cache-write", [this] { WorkUntilStopped(); });
 }
 
@@ -75,6 +82,7 @@ void WriteQueue::Follow(const Line& line) {
     const MutexLock lock(&mutex_);
     line_ = line;
     if (line.session == 0) return;
+    had_line_ = true;
     tasks_.insert(tasks_.begin(), owed_.begin(), owed_.end());
     owed_.clear();
   }
@@ -156,6 +164,8 @@ void WriteQueue::WorkUntilStopped() {
       working_ = false;
       changed_.NotifyAll();
       while (!stopping_ && tasks_.empty()) changed_.Wait(&mutex_);
+      while (!stopping_ && AwaitsFirstLine() && changed_.WaitUntil(&mutex_, first_line_by_)) {
+      }
       if (stopping_) return;
       working_ = true;
       batch = TakeBatch();

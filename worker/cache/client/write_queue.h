@@ -1,6 +1,7 @@
 #ifndef EGERIA_WORKER_CACHE_CLIENT_WRITE_QUEUE_H_
 #define EGERIA_WORKER_CACHE_CLIENT_WRITE_QUEUE_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -21,7 +22,8 @@
 namespace egeria::cache {
 
 // A thread of its own writes entries and forgets them, in the order of the calls. Without a daemon writes are dropped,
-// and requests to forget are kept until the daemon can be told. Prefixes are as StoredPrefix() says. Thread-safe.
+// but for some seconds in the beginning, and requests to forget are kept until the daemon can be told. Prefixes are as
+// StoredPrefix() says. Thread-safe.
 class WriteQueue {
  public:
   // `attachment` must outlive the queue.
@@ -63,7 +65,13 @@ class WriteQueue {
   void Push(Task task);
   void WorkUntilStopped();
   // Whether there is nothing left to do.
-  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || (tasks_.empty() && !working_); }
+  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || (tasks_.empty() && !working_) || AwaitsFirstLine();
+  }
+  // Whether what is offered is kept for a daemon that has not come up yet.
+  bool AwaitsFirstLine() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !had_line_ && std::chrono::steady_clock::now() < first_line_by_;
+  }
   Batch TakeBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteSome(const Line& line, std::vector<Write> writes);
   void Send(const Line& line, const Forget& forget);
@@ -78,6 +86,8 @@ class WriteQueue {
   std::thread thread_;
 
   mutable Mutex mutex_;
+  bool had_line_ ABSL_GUARDED_BY(mutex_) = false;
+  std::chrono::steady_clock::time_point first_line_by_ ABSL_GUARDED_BY(mutex_);
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool working_ ABSL_GUARDED_BY(mutex_) = false;
