@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from cache_daemon import Daemon
+from cache_daemon import Daemon, wait_until_kept
 from example_scripts import launch
 from harness import free_port, http_get, metric, wait_until
 from launching import HERE, Program
@@ -297,23 +297,22 @@ def by_epoch(cache: str, samples: int, epochs: int, noise: bool = False) -> tupl
                 nn.functional.cross_entropy(model(inputs), labels).backward()
                 optimizer.step()
                 optimizer.zero_grad()
-            time.sleep(0.3)  # until all that was offered is written
+            wait_until_kept(session)
             counters = session.cache_counters()
             found.append({name: value - before.get(name, 0) for name, value in counters.items()})
             before = counters
     return model, found
 
 
-def test_the_first_epoch_fills_and_the_second_is_served_from_its_beginning(cache_daemon: Daemon):
-    cached, (first, *later) = by_epoch(cache_daemon.address, 204, 4)
+def test_the_first_epoch_fills_and_the_second_is_served_from_its_beginning(patient_cache: Daemon):
+    cached, (first, *later) = by_epoch(patient_cache.address, 204, 4)
     plain, _ = by_epoch("none", 204, 4)
     assert all(torch.equal(one, other) for one, other in zip(cached.parameters(), plain.parameters()))
     assert first["cache_offered"] >= 204 - 16 - 12, first  # but what came before the freeze, and perhaps the last batch
     second = later[0]
     assert second["passes"] == 13 and second["passes_skipped"] + second["audits"] >= 11, second
-    for epoch in later[1:]:  # everything is there, though a busy machine may bring a batch too late
-        assert epoch["miss_absent"] == epoch["miss_unproven"] == 0, epoch
-        assert epoch["passes_skipped"] + epoch["audits"] >= 10, epoch
+    for epoch in later[1:]:  # the last batch is served as well
+        assert epoch["passes_skipped"] + epoch["audits"] == 13, epoch
 
 
 def test_samples_that_never_repeat_are_not_written_once_that_is_known(cache_daemon: Daemon):

@@ -294,4 +294,4 @@ def test_a_sampler_with_a_generator_of_its_own(run: Run):
         run_.train(model, optimizer, run_.loader(shuffle=False, sampler=sampler))
         return [model]
 
-    assert run(script).served >= 10
+    assert run(script).served >= 15

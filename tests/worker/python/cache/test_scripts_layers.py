@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations
 
 
 def test_a_frozen_trunk_and_a_head(run: Run):
-    assert run(trained(Network)).served >= 10
+    assert run(trained(Network)).served >= 20
 
 
 # Hooks.
@@ -73,7 +73,7 @@ def test_a_backward_hook_on_the_head_s_input(run: Run):
         return model
 
     outcome = run(trained(build))
-    assert outcome.served >= 10 or outcome.names, outcome.text
+    assert outcome.served >= 15 or outcome.names, outcome.text
 
 
 # Parametrizations.
@@ -103,7 +103,7 @@ def test_a_norm_of_weights_in_the_trunk(wrap: Callable[[nn.Module], nn.Module], 
         return model
 
     outcome = run(trained(build))
-    assert outcome.served >= 10 or outcome.names, outcome.text
+    assert outcome.served >= 15 or outcome.names, outcome.text
 
 
 def test_an_orthogonal_parametrization(run: Run):
@@ -113,7 +113,7 @@ def test_an_orthogonal_parametrization(run: Run):
         return model
 
     outcome = run(trained(build))
-    assert outcome.served >= 10 or outcome.names, outcome.text
+    assert outcome.served >= 15 or outcome.names, outcome.text
 
 
 # Modes and batch norms.
@@ -153,7 +153,7 @@ def test_batch_norms_that_train_their_scale_alone(run: Run):
         return model
 
     outcome = run(trained(build))
-    assert outcome.served >= 10 or outcome.names, outcome.text
+    assert outcome.served >= 15 or outcome.names, outcome.text
 
 
 def test_biases_alone_train(run: Run):
@@ -164,7 +164,7 @@ def test_biases_alone_train(run: Run):
         return model
 
     outcome = run(trained(build))
-    assert outcome.served >= 10 or outcome.names, outcome.text
+    assert outcome.served >= 15 or outcome.names, outcome.text
 
 
 @pytest.mark.parametrize("evaluate", [True, False])
@@ -175,7 +175,7 @@ def test_sync_batch_norm(evaluate: bool, run: Run):
         return model
 
     outcome = run(trained(build))
-    assert outcome.served >= 10 if evaluate else outcome.names, outcome.text
+    assert outcome.served >= 15 if evaluate else outcome.names, outcome.text
 
 
 def test_a_head_with_dropout_and_batch_norm(run: Run):
@@ -183,7 +183,7 @@ def test_a_head_with_dropout_and_batch_norm(run: Run):
         head = nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
         return Network(Trunk(0.5), head)
 
-    assert run(trained(build)).served >= 10
+    assert run(trained(build)).served >= 20
 
 
 def test_stochastic_depth_in_the_trunk(run: Run):
@@ -195,7 +195,7 @@ def test_stochastic_depth_in_the_trunk(run: Run):
             return self.pool(self.second(x))
 
     outcome = run(trained(lambda: Network(Skipping())))
-    assert outcome.served >= 10 or "RANDOM" in outcome.names, outcome.text
+    assert outcome.served >= 15 or "RANDOM" in outcome.names, outcome.text
 
 
 def test_augmentation_inside_the_model(run: Run):
@@ -233,7 +233,7 @@ def test_other_norms(norm: nn.Module, run: Run):
     def build() -> nn.Module:
         return Network(nn.Sequential(nn.Conv2d(3, 8, 3), copy.deepcopy(norm), nn.AdaptiveAvgPool2d(1), nn.Flatten()))
 
-    assert run(trained(build)).served >= 10
+    assert run(trained(build)).served >= 20
 
 
 # Who keeps state.
@@ -267,7 +267,7 @@ def test_a_trunk_that_leaves_its_features_in_an_attribute(run: Run):
             return out + self.trunk.last.mean(dim=(1, 2, 3))[:, None]
 
     outcome = run(trained(lambda: Using(Leaving())))
-    assert outcome.served >= 10 or outcome.names, outcome.text
+    assert outcome.served >= 15 or outcome.names, outcome.text
 
 
 def test_features_collected_by_a_hook(run: Run):
@@ -283,7 +283,7 @@ def test_features_collected_by_a_hook(run: Run):
             return super().forward(images) + self.kept["first"].mean(dim=(1, 2, 3))[:, None]
 
     outcome = run(trained(Collecting))
-    assert outcome.served >= 10 or outcome.names, outcome.text
+    assert outcome.served >= 15 or outcome.names, outcome.text
 
 
 def test_a_recurrent_trunk_that_carries_its_state(run: Run):
@@ -299,7 +299,7 @@ def test_a_recurrent_trunk_that_carries_its_state(run: Run):
             return out[:, -1]
 
     outcome = run(trained(lambda: Network(Recurrent())))
-    assert outcome.served >= 10 or outcome.names, outcome.text
+    assert outcome.served >= 15 or outcome.names, outcome.text
 
 
 def test_a_recurrent_trunk(run: Run):
@@ -312,7 +312,7 @@ def test_a_recurrent_trunk(run: Run):
             return self.rnn(images.flatten(2).reshape(len(images), 12, 36))[0][:, -1, :8]
 
     outcome = run(trained(lambda: Network(Recurrent())))
-    assert outcome.served >= 10 or outcome.names, outcome.text
+    assert outcome.served >= 15 or outcome.names, outcome.text
 
 
 def test_fake_quantization_that_observes(run: Run):
@@ -325,4 +325,4 @@ def test_fake_quantization_that_observes(run: Run):
         return model
 
     outcome = run(trained(build))
-    assert outcome.served >= 10 or outcome.names, outcome.text
+    assert outcome.served >= 15 or outcome.names, outcome.text

@@ -25,7 +25,7 @@ def test_frozen_after_attach(run: Run):
         run_.train(model, optimizer, each_epoch=lambda epoch: model[0].eval())
         return [model]
 
-    assert run(script).served >= 10
+    assert run(script).served >= 15
 
 
 @pytest.mark.parametrize("to_none", [True, False])
@@ -66,7 +66,7 @@ def test_thawed_from_the_top_in_each_epoch(run: Run):
         run_.train(model, optimizer, each_epoch=thaw, epochs=7)
         return [model]
 
-    assert run(script).served >= 10
+    assert run(script).served >= 15
 
 
 def test_frozen_by_name_in_each_epoch(run: Run):
@@ -171,7 +171,7 @@ def test_two_optimizers(run: Run):
             run_.end_epoch()
         return [model]
 
-    assert run(script).served >= 10
+    assert run(script).served >= 15
 
 
 def test_a_closure_that_is_called_several_times(run: Run):
@@ -304,7 +304,7 @@ def test_a_backward_pass_twice_through_one_graph(run: Run):
             run_.end_epoch()
         return [model]
 
-    assert run(script).served >= 10
+    assert run(script).served >= 15
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -325,7 +325,7 @@ def test_autocast(inside: bool, run: Run):
         run_.train(model, optimizer, call=call)
         return [model]
 
-    assert run(script).served >= 10
+    assert run(script).served >= 15
 
 
 def test_autocast_in_some_epochs_only(run: Run):
@@ -361,7 +361,7 @@ def test_a_scaler_of_gradients_and_clipping(run: Run):
             run_.end_epoch()
         return [model]
 
-    assert run(script).served >= 10
+    assert run(script).served >= 15
 
 
 @pytest.mark.parametrize("when", ["model and images", "images", "model", "some batches"])
@@ -427,7 +427,7 @@ def test_validation_in_the_middle_of_an_epoch(run: Run):
         run_.train(model, optimizer, before=validate)
         return [model, *seen]
 
-    assert run(script).served >= 10
+    assert run(script).served >= 15
 
 
 def test_copies_and_checkpoints_in_mid_run(run: Run):
@@ -492,4 +492,4 @@ def test_two_models_in_one_loop(run: Run):
             run_.end_epoch()
         return [model, other]
 
-    assert run(script).served >= 10
+    assert run(script).served >= 15

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +21,8 @@ PLACES = {"TMPDIR": "", "EGERIA_CONTROLLER": "none"}
 
 def results(job: Program) -> list[dict[str, Any]]:
     job.succeed()
-    found = [json.loads(line) for line in re.findall("RESULT (.*)", job.text())]
+    # The ranks print at the same time, so that something else may stand behind a result.
+    found = [json.JSONDecoder().raw_decode(text)[0] for text in job.text().split("RESULT ")[1:]]
     assert found, job.text()
     return found
 

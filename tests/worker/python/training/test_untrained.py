@@ -16,13 +16,14 @@ from cache_daemon import Daemon
 from example_scripts import run
 from launching import HERE, Program
 from torch import nn
+from untrained_alone import Part
 
 from egeria.freeze import wishes
 from egeria.freeze.wishes import has_gradient as is_on
 
 JOB = "untrained_job.py"
-# In these, nothing reads the gradients of what is in no optimizer; with the layer modules that count as frozen at the
-# end, and the epochs in which passes may be skipped; in the last of them some are.
+# In these, nothing reads the gradients of what is in no optimizer. Behind each stand the layer modules that count as
+# frozen at the end, and the epochs in which passes may be skipped. In the last of these some are.
 SERVED = {
     "zero_first": (4, [1, 2, 3, 4]),
     "zero_last": (4, [1, 2, 3, 4]),
@@ -125,15 +126,6 @@ def test_a_short_script_gets_faster_and_trains_the_same(tmp_path: pathlib.Path):
     assert all(map(torch.equal, weights[0].values(), weights[1].values()))
     (plain, cached), progress = (report["seconds"] for report in reports), reports[1]["progress"]
     assert "by the script" in progress and cached[4] < 0.5 * plain[4] and cached[4] < 0.5 * cached[0], reports
-
-
-class Part(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.first(x))
 
 
 def test_the_script_reads_what_it_has_asked_for():
