@@ -82,7 +82,7 @@ void WriteQueue::Follow(const Line& line) {
     const MutexLock lock(&mutex_);
     line_ = line;
     if (line.session == 0) return;
-    had_line_ = true;
+    first_line_by_ = {};
     tasks_.insert(tasks_.begin(), owed_.begin(), owed_.end());
     owed_.clear();
   }

@@ -70,7 +70,7 @@ class WriteQueue {
   }
   // Whether what is offered is kept for a daemon that has not come up yet.
   bool AwaitsFirstLine() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !had_line_ && std::chrono::steady_clock::now() < first_line_by_;
+    return std::chrono::steady_clock::now() < first_line_by_;
   }
   Batch TakeBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteSome(const Line& line, std::vector<Write> writes);
@@ -86,8 +86,7 @@ class WriteQueue {
   std::thread thread_;
 
   mutable Mutex mutex_;
-  bool had_line_ ABSL_GUARDED_BY(mutex_) = false;
-  std::chrono::steady_clock::time_point first_line_by_ ABSL_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point first_line_by_ ABSL_GUARDED_BY(mutex_);  // past once there was one
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool working_ ABSL_GUARDED_BY(mutex_) = false;

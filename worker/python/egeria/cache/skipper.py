@@ -228,7 +228,7 @@ class Skipper:
             self._forget_what_differs()
             if used:
                 self._prepare(args, kwargs, list(ids or ()))
-                self._store.expect([[self._found_as.get(i, i) for i in batch] for batch in self._upcoming()])
+                self._store.expect(self._expected())
             elif ids is not None:
                 stop_serving(self)
         except UnusualCall as error:
@@ -280,6 +280,13 @@ class Skipper:
                 cut.forms.join(cut.entries)
             cut.skip(self._patches, crossing, lambda: self._finish(lambda: self._use(asked, fresh), call.batch))
             self._skips = True
+
+    def _expected(self) -> list[list[int]]:
+        """Returns the ids in the store of the batches to come, as far as they are known."""
+        upcoming = self._upcoming()
+        if not self._found_as:
+            return upcoming
+        return [[self._found_as.get(sample, sample) for sample in batch] for batch in upcoming]
 
     def _samples(self, call: Call, proven: Proven, ids: list[int]) -> _Samples:
         """Returns how the samples of this call are kept. The store is told where rows may have different lengths."""

@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch.distributed as dist
 from torch import nn
@@ -235,23 +235,19 @@ class Switcher:
         before = self.prefix
         if prefix == before or self.undone or self._is_over or not self._start_identical():
             return None
-        failure: Exception | None = None
         doubtful = set(self._freezer.doubtful())
         buffers, rebuilt = PackedTensors([], None), Rebuilt()
-        try:
+
+        def change() -> None:
+            nonlocal buffers, rebuilt
             buffers = self.replicas.pack_buffers(self.modules[before:prefix])
             rebuilt = self._change(prefix)
-        except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
-            failure = error
-        agreed = False
-        try:
-            agreed = all_agree(self.group, failure is None)
-        finally:
-            if not agreed:
-                self.undone += 1
-                self._go_back(before, rebuilt)
-        if not agreed:
-            self._tell(f"{prefix} layer modules cannot be frozen, so {before} stay so", failure)
+
+        def go_back() -> None:
+            self.undone += 1
+            self._go_back(before, rebuilt)
+
+        if not self._on_all_or_none(change, go_back, f"{prefix} layer modules cannot be frozen, so {before} stay so"):
             return None
         rebuilt.keep()
         buffers.share()
@@ -260,6 +256,24 @@ class Switcher:
         self._tell_of_doubts(doubtful.difference(self._freezer.doubtful()))
         _logger.debug("egeria: step %d: frozen prefix %d", step, prefix)
         return Switch(step, prefix, prefix < before, self.are_identical())
+
+    def _on_all_or_none(self, change: Callable[[], None], go_back: Callable[[], None], otherwise: str) -> bool:
+        """Changes something on all ranks, or on none: where one of them cannot, all go back, and say `otherwise`. A
+        collective; returns whether it is changed."""
+        failure: Exception | None = None
+        try:
+            change()
+        except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
+            failure = error
+        agreed = False
+        try:
+            agreed = all_agree(self.group, failure is None)
+        finally:
+            if not agreed:
+                go_back()
+        if not agreed:
+            self._tell(otherwise, failure)
+        return agreed
 
     def thaw_if_moved(self, step: int) -> Switch | None:
         """Where an optimizer has moved what is frozen, on this rank or another, everything trains again on all ranks,
@@ -279,28 +293,24 @@ class Switcher:
     def hide(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Switches gradients that nothing takes off, unseen by the script, on all ranks or on none. Returns whether
         they are. A collective."""
-        failure: Exception | None = None
         rebuilt = Rebuilt()
-        try:
+
+        def change() -> None:
+            nonlocal rebuilt
             for parameter in parameters:
                 wishes.hide(parameter)
             rebuilt = self.replicas.rebuild()
-        except Exception as error:  # pylint: disable=broad-exception-caught  # the other ranks wait for this one
-            failure = error
-        agreed = False
-        try:
-            agreed = all_agree(self.group, failure is None)
-        finally:
-            if not agreed:
-                for parameter in parameters:
-                    wishes.show(parameter, is_frozen=False)
-                rebuilt.undo()
-        if agreed:
-            rebuilt.keep()
-            self._count_anew()
-        else:
-            self._tell("gradients that nothing takes cannot be switched off", failure)
-        return agreed
+
+        def go_back() -> None:
+            for parameter in parameters:
+                wishes.show(parameter, is_frozen=False)
+            rebuilt.undo()
+
+        if not self._on_all_or_none(change, go_back, "gradients that nothing takes cannot be switched off"):
+            return False
+        rebuilt.keep()
+        self._count_anew()
+        return True
 
     def show(self, parameters: Sequence[nn.Parameter]) -> None:
         """Undoes hide() on this rank for some of them. No collective; all ranks do so before the same pass."""

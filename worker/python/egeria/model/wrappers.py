@@ -8,6 +8,8 @@ import sys
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from egeria.model.live_objects import instances_of
+
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The user's own module under DistributedDataParallel, torch.compile and a DataParallel of one device, in whichever
@@ -34,7 +36,4 @@ def wrappers_of(model: nn.Module) -> list[nn.Module]:
     tables = [one for one in gc.get_referrers(model) if type(one) is dict]
     if not any(table.get("module") is model or table.get("_orig_mod") is model for table in tables):
         return []
-    objects = gc.get_objects()
-    found = {kind for kind in set(map(type, objects)) if issubclass(kind, kinds)}
-    wrappers = [one for one in objects if type(one) in found]
-    return [one for one in wrappers if one.__dict__.get("_modules") and unwrap(one) is model]
+    return [one for one in instances_of(*kinds) if one.__dict__.get("_modules") and unwrap(one) is model]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +22,7 @@ from egeria.freeze.switcher import Switcher
 from egeria.freeze.wishes import has_gradient, set_gradient
 from egeria.model.gradient_readers import makes_optimizers_later, reader_of_gradients, user_frame
 from egeria.model.inputs import RootInputs
+from egeria.model.live_objects import instances_of
 from egeria.model.optimizers import TrainingOptimizers, parameters_of
 from egeria.model.wrappers import wrappers_of
 from egeria.tell_once import TellOnce
@@ -276,9 +276,7 @@ class Untrained:
 
 
 def _all_optimizers() -> list[Optimizer]:
-    objects = gc.get_objects()
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Optimizer)}
-    return [one for one in objects if type(one) in kinds and "param_groups" in vars(one)]
+    return [one for one in instances_of(Optimizer) if "param_groups" in vars(one)]
 
 
 def _has_compiled() -> bool:
