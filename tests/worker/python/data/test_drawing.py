@@ -117,3 +117,25 @@ def test_only_the_first_batches_are_looked_at(monkeypatch: pytest.MonkeyPatch) -
         with drawing.watching():
             pass
     assert len(looks) == 16 and drawing.drew is None
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(1), np.random.rand, random.random])
+def test_augmentation_in_the_loop_is_seen(draw: Any, ids: SampleIds) -> None:
+    for batch in data.wrap(DataLoader(Images(), 4)):
+        assert ids.take(len(batch)) is not None
+        draw()  # what is drawn behind the model's call makes no batch
+    assert ids.drew is False
+    for batch in data.wrap(DataLoader(Images(), 4)):
+        draw()
+        assert ids.take(len(batch)) is not None
+        assert ids.drew is True
+
+
+def test_the_loop_is_looked_at_in_the_first_batches_of_each_epoch(ids: SampleIds) -> None:
+    loader = data.wrap(DataLoader(Images(), 1))
+    for epoch in range(2):
+        for number, batch in enumerate(loader):
+            if (number < 8) == (epoch == 0):
+                torch.rand(1)
+            ids.take(len(batch))
+            assert ids.drew is (epoch == 0)

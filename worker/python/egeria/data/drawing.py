@@ -52,6 +52,36 @@ class Drawing:
         self.drew = drew if drew or self._sees_all else None
 
 
+class LoopDrawing:
+    """Compares the states when a batch is handed to the loop and when the model is called with it: augmentation of
+    whole batches draws in between.
+
+    Attributes:
+      drew: whether the loop drew before the newest call that was looked at.
+    """
+
+    def __init__(self) -> None:
+        self.drew = False
+        self._looks = _LOOKS
+        self._before: Any = None
+
+    def look_again(self) -> None:
+        """An epoch has ended. The first batches of each epoch are looked at."""
+        self._looks = _LOOKS
+
+    def delivered(self) -> None:
+        """The loop is handed a batch."""
+        if self._looks > 0:
+            self._looks -= 1
+            self._before = _states_with_devices()
+
+    def used(self) -> None:
+        """The model is called with it."""
+        if self._before is not None:
+            before, self._before = self._before, None
+            self.drew = not same_states(before, _states_with_devices())
+
+
 def either(one: bool | None, other: bool | None) -> bool | None:
     """Returns whether one of both drew; None: not known."""
     if one or other:
@@ -62,6 +92,11 @@ def either(one: bool | None, other: bool | None) -> bool | None:
 def generator_states() -> Any:
     """Returns the states of the generators that everybody draws from."""
     return random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()
+
+
+def _states_with_devices() -> Any:
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ()
+    return *generator_states(), *devices
 
 
 def same_states(one: Any, other: Any) -> bool:

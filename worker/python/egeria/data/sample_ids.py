@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from egeria.data.drawing import LoopDrawing
 from egeria.errors import EgeriaError
 from egeria.model.isolation import in_shadow_pass
 
@@ -58,13 +59,11 @@ class SampleIds:
     Loaders announce, once a batch; the model's forward pre-hook takes, once a batch: it must call take() in every
     forward pass in training mode, whether it needs the ids or not, since a batch that was never taken looks like a
     loop that runs ahead of the model.
-
-    Attributes:
-      drew: whether the newest batch of which that is known was made with random numbers; None: of none it is.
     """
 
     def __init__(self) -> None:
-        self.drew: bool | None = None
+        self._loader_drew: bool | None = None
+        self._loop = LoopDrawing()
         self._lock = threading.Lock()
         self._at_hand: _Announcement | None = None
         self._order: Callable[[], Order | None] = lambda: None
@@ -96,6 +95,7 @@ class SampleIds:
         with self._lock:
             self._at_hand = _Announcement(values, None)
             self._announced = True
+        self._loop.delivered()
         self.feed()
 
     def take(self, batch: int) -> list[int] | None:
@@ -113,6 +113,7 @@ class SampleIds:
             at_hand = self._at_hand
             if not in_shadow_pass():
                 self._at_hand = None
+                self._loop.used()
             why = self._why_none(at_hand, batch)
             self._without = 0 if why is None else self._without + 1
             without = self._without
@@ -142,6 +143,12 @@ class SampleIds:
         if len(at_hand.ids) != batch:
             return f"the model is called with {batch} samples, the loader's batch has {len(at_hand.ids)}"
         return None
+
+    @property
+    def drew(self) -> bool | None:
+        """Whether the newest batch of which that is known was made with random numbers, by its loader or in the loop;
+        None: of none it is."""
+        return True if self._loop.drew else self._loader_drew
 
     def nobody_announces(self, why: str) -> None:
         """Sets what to tell people where there are no ids because no batch is announced."""
@@ -189,13 +196,15 @@ class SampleIds:
                     other.runs_ahead = True
             self._at_hand = _Announcement(None if source.runs_ahead else ids, weakref.ref(source))
             self._announced = True
+            self._loop.delivered()
 
     def note_drawing(self, drew: bool | None) -> None:
         """A batch is delivered that was made with random numbers, or without; None: that is not known."""
-        self.drew = self.drew if drew is None else drew
+        self._loader_drew = self._loader_drew if drew is None else drew
 
     def end(self, source: Pass) -> None:
         """A loader has delivered its last batch, and the loop has come back from it."""
+        self._loop.look_again()
         with self._lock:
             if (
                 self._at_hand is not None
