@@ -123,7 +123,7 @@ def test_only_the_first_batches_are_looked_at(monkeypatch: pytest.MonkeyPatch) -
 def test_augmentation_in_the_loop_is_seen(draw: Any, ids: SampleIds) -> None:
     for batch in data.wrap(DataLoader(Images(), 4)):
         assert ids.take(len(batch)) is not None
-        draw()  # what is drawn behind the model's call makes no batch
+        draw()  # this makes no batch
     assert ids.drew is False
     for batch in data.wrap(DataLoader(Images(), 4)):
         draw()
