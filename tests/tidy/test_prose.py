@@ -1,0 +1,215 @@
+"""The documents keep the rules of prose.py, but for those that NOT_YET lists."""
+
+from __future__ import annotations
+
+from markdown_text import Block, blocks, sentences, words
+from prose import faults, measure, numbers, page_faults, pages
+from source_tree import ROOT, name
+
+# These pages do not keep the rules yet. Whoever rewrites one takes it away from here.
+NOT_YET = (
+    # Guides
+    "README.md",
+    "docs/install.md",
+    "docs/jobs.md",
+    "docs/monitoring.md",
+    "docs/python.md",
+    # Reference
+    "docs/formats/README.md",
+    "docs/formats/audit.md",
+    "docs/formats/cache-entry.md",
+    "docs/formats/digits.md",
+    "docs/formats/graph.md",
+    "docs/formats/journal.md",
+    "docs/formats/summary.md",
+    "docs/limits.md",
+    "docs/metrics.md",
+    "docs/policies.md",
+    "docs/reference/compatibility.md",
+    "docs/reference/job-file.md",
+    "docs/reference/refusals.md",
+    # Results
+    "docs/benchmarks.md",
+    "docs/results/README.md",
+    "docs/results/bert-squad.md",
+    "docs/results/deeplabv3-camvid.md",
+    "docs/results/digits.md",
+    "docs/results/earlier/README.md",
+    "docs/results/measurements.md",
+    "docs/results/mobilenetv2-imagenette.md",
+    "docs/results/resnet50-imagenette.md",
+    "docs/results/resnet56-cifar10.md",
+    "docs/results/transformer-base-multi30k.md",
+    "docs/results/transformer-tiny-multi30k.md",
+    # Internals and the pages for contributors
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "HACKING.md",
+    "SECURITY.md",
+    "docs/architecture.md",
+    "docs/rule.md",
+    # Decisions
+    "docs/adr/0001-observations-are-the-journal.md",
+    "docs/adr/0002-one-module-graphs-are-chained.md",
+    "docs/adr/0004-buffers-follow-rank-zero.md",
+    "docs/adr/0005-reference-memory-is-capped-in-the-allocator.md",
+    "docs/adr/0006-first-sample-after-a-snapshot-is-exact.md",
+    "docs/adr/0008-ranks-agree-on-what-to-sample.md",
+    "docs/adr/0010-a-full-cache-keeps-what-it-has.md",
+    "docs/adr/0011-a-cache-lives-while-it-is-used.md",
+    "docs/adr/0012-the-cache-proves-itself-worth-its-time.md",
+    "docs/adr/0013-a-cut-takes-one-early-output-along.md",
+    "docs/adr/0014-the-variant-is-part-of-the-index.md",
+    "docs/adr/0015-writes-of-the-cache-wait-for-the-disk.md",
+    "docs/adr/0016-halves-of-a-batch-pass-alone.md",
+    "docs/adr/0017-what-a-freeze-gives-up.md",
+    "docs/adr/0018-blobs-are-read-from-where-they-lie.md",
+    "docs/adr/0020-a-plan-is-an-id-and-its-content.md",
+    "docs/adr/0021-nothing-of-the-models-runs-beside-training.md",
+    "docs/adr/0022-the-contents-say-what-is-frozen.md",
+    "docs/adr/0023-a-step-is-found-not-told.md",
+    "docs/adr/0024-the-journal-survives-its-disk-and-its-clock.md",
+    "docs/adr/0025-the-reference-engine-is-a-process-of-its-own.md",
+    "docs/adr/0028-settings-are-compared-in-the-store.md",
+    "docs/adr/0029-a-job-brings-its-own-daemons.md",
+    "docs/adr/0030-a-shared-weight-belongs-to-its-last-user.md",
+    "docs/adr/0031-a-freeze-pays-or-is-left-out.md",
+    "docs/adr/0032-what-does-not-train-may-be-skipped.md",
+    "docs/adr/0033-the-first-epoch-fills-the-cache.md",
+    "docs/adr/0034-memory-beside-the-disk.md",
+    "docs/adr/0035-frozen-layers-in-inference-form.md",
+    "docs/adr/0036-a-sample-that-nobody-looks-at-is-not-loaded.md",
+    "docs/adr/0037-a-cached-network-is-the-network.md",
+    "docs/adr/0038-a-job-file-is-compiled.md",
+    "docs/adr/0039-the-page-is-read-from-the-export.md",
+    "docs/adr/0040-what-no-optimizer-holds-does-not-train.md",
+    "docs/adr/0041-a-text-is-the-same-at-other-lengths.md",
+    "docs/adr/0042-a-changed-sample-is-seen-without-loading-it.md",
+    "docs/adr/0043-a-wheel-may-carry-its-libraries.md",
+    "docs/adr/README.md",
+)
+
+
+def test_pages_keep_the_rules_of_prose() -> None:
+    broken = {name(page): page_faults(page) for page in pages() if name(page) not in NOT_YET}
+    assert {page: found for page, found in broken.items() if found} == {}
+
+
+def test_pages_that_are_not_yet_rewritten_are_there_and_break_a_rule() -> None:
+    assert len(set(NOT_YET)) == len(NOT_YET)
+    assert [page for page in NOT_YET if not (ROOT / page).exists()] == []
+    assert [page for page in NOT_YET if not page_faults(ROOT / page)] == []
+
+
+def test_a_page_is_taken_apart() -> None:
+    page = """
+# A heading
+First line,
+second line with `a code span` and a [link](else.md "title"). <!-- 7 comments --> ![8 pictures](p.png)
+
+```
+code 9
+```
+
+- one **item**
+  1. an inner item
+
+| a | b |
+|---|---|
+| c | d |
+
+<p>html</p>
+"""
+    assert list(blocks(page)) == [
+        Block("heading", 2, "A heading"),
+        Block("text", 3, "First line, second line with `a_code_span` and a link."),
+        Block("text", 10, "one item"),
+        Block("text", 11, "an inner item"),
+        Block("header", 13, "a"),
+        Block("header", 13, "b"),
+        Block("cell", 15, "c"),
+        Block("cell", 15, "d"),
+    ]
+
+
+def test_sentences_end_at_full_stops_and_not_at_abbreviations_or_in_code() -> None:
+    text = "It runs torch, e.g. Linear. See `a.b` and 1.5. `x` is (on)! (Is it?) 3 are. Then vs. Now."
+    expected = [
+        "It runs torch, e.g. Linear.",
+        "See `a.b` and 1.5.",
+        "`x` is (on)!",
+        "(Is it?",
+        "3 are.",
+        "Then vs. Now.",
+    ]
+    assert sentences(text) == expected
+
+
+def test_a_word_has_a_letter_or_a_digit() -> None:
+    assert words("It – is `a_b` (at) 3 %, &") == ["It", "is", "`a_b`", "(at)", "3"]
+
+
+def test_numbers_are_counted_and_names_are_not() -> None:
+    assert numbers("ResNet-50, int8, C++20, x86-64, `n=3`, https://a.b/7 and k-1") == 0
+    assert numbers("12 % (10 to 14), ±0.5, 1,000; 3x, 6–13 and [1.5].") == 9
+
+
+def broken(text: str, page: str = "docs/guides/a.md") -> list[str]:
+    return [fault.split(": ")[1] for fault in measure(text, page).broken]
+
+
+def test_each_rule_finds_what_breaks_it() -> None:
+    assert broken("The agent sends samples. Why? It is asked.\n\n## What holds\n") == []
+    assert broken("It saves .5 points.") == ["decimal without a leading zero"]
+    assert broken("It takes 0.88 of the time.") == ["ratio where a percent should stand"]
+    assert broken("It takes .88 ± .02 of it.") == [
+        "decimal without a leading zero",
+        "ratio where a percent should stand",
+    ]
+    assert (
+        broken("Of these few stay.") == broken("What it costs is known.") == broken("- Which is so.") == ["no subject"]
+    )
+    assert broken("It is that of which we speak.") == ['"that of which"']
+    assert broken("| a |\n|---|\n| b; c |\n") == ["semicolon in a table cell"]
+    assert broken("| a |\n|---|\n| `b; c` |\n") == []
+    assert broken("one " * 41) == ["more than 40 words"]
+    assert broken("one " * 40) == []
+
+
+def test_history_is_told_in_results_and_the_changelog_only() -> None:
+    history = (
+        "It is no longer so.",
+        "It used to wait.",
+        "In an earlier run it was so.",
+        "It is now so.",
+        "Before, it was.",
+    )
+    for sentence in history:
+        assert len(broken(sentence)) == 1, sentence
+        assert broken(sentence, "docs/results/a.md") == broken(sentence, "CHANGELOG.md") == [], sentence
+    for sentence in (
+        "It is used to wait.",
+        "It looks now and then.",
+        "It stops before the step.",
+        "From now on it is frozen.",
+    ):
+        assert broken(sentence) == [], sentence
+
+
+def test_a_page_fails_by_its_shares() -> None:
+    def found(text: str, page: str = "docs/guides/a.md") -> list[str]:
+        return faults(measure(text, page), page)
+
+    assert found("one " * 96 + "1 2 3 4") != []
+    assert found(("one " * 24 + ". One ") * 4 + "1 2 3") == []
+    assert found(("one " * 24 + ". One ") * 4 + "1 2 3 4") == ["3.8 numbers in 100 words; at most 3 are allowed"]
+    assert found(("one " * 24 + ". One ") * 4 + "1 2 3 4", "docs/reference/a.md") == []
+    short, long = "One is. ", "One " * 26 + "is. "
+    assert found(short * 9 + long) == []
+    assert found(short * 8 + long) == ["89 % of the sentences have at most 25 words; at least 90 % should"]
+
+
+def test_the_table_of_results_may_have_numbers() -> None:
+    table = "| task | saved |\n|---|---|\n| a | 12 % (10 to 14) |\n"
+    assert faults(measure(table, "README.md"), "README.md") == []
+    assert faults(measure(table, "docs/guides/a.md"), "docs/guides/a.md") != []
