@@ -36,6 +36,7 @@ class Plan:
       out: folder of records and reports.
       resume: runs that have a record are not repeated.
       keep_checkpoints: not removed when a seed is done, so that a later call can start late policies from them.
+      checkpoints: how many more states of the plain run are saved, evenly over its steps.
     """
 
     tasks: Sequence[str]
@@ -49,6 +50,7 @@ class Plan:
     out: pathlib.Path
     resume: bool
     keep_checkpoints: bool
+    checkpoints: int = 0
 
 
 def run_all(plan: Plan) -> int:
@@ -220,7 +222,10 @@ class Seed:
         wanted = {int(run.first_act * steps) for run in [*self._plan.runs, *([EARLY] if self._plan.early else [])]}
         if self._plan.controls_for:
             wanted.add(schedules.low_rate_phase(steps, self._task.rate))
-        return {str((self._unrecorded / f"{step}.pt").resolve()): step for step in sorted(wanted) if 0 < step < steps}
+        wanted = {step for step in wanted if 0 < step < steps}
+        if self._plan.checkpoints:
+            wanted |= set(schedules.evaluation_steps(steps, self._plan.checkpoints))
+        return {str((self._unrecorded / f"{step}.pt").resolve()): step for step in sorted(wanted)}
 
     def _checkpoint_for(self, run: Run) -> pathlib.Path | None:
         """The latest state of the plain run from which this one can start."""

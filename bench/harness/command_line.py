@@ -115,6 +115,13 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="so that a later call can start late policies where the plain run was",
     )
+    parser.add_argument(
+        "--checkpoints",
+        type=int,
+        default=0,
+        metavar="N",
+        help="save N more states of the plain run, evenly over its steps, for `python -m bench.paper`",
+    )
     return parser
 
 
@@ -161,6 +168,7 @@ def _plan(flags: argparse.Namespace) -> Plan:
         out=flags.out,
         resume=flags.resume,
         keep_checkpoints=flags.keep_checkpoints,
+        checkpoints=flags.checkpoints,
     )
 
 

@@ -25,7 +25,6 @@ from bench.harness.states import load_state, save_state
 from bench.harness.task import Task
 from bench.harness.turns import Turns
 from bench.tasks import create
-from support.ending import end_process_group
 
 # Steps on a copy of the model before the clock runs: a process's first ones are slow, and a run that starts from a
 # checkpoint would have them where the plain run has none.
@@ -246,6 +245,15 @@ def _check_data(task: Task) -> None:
         )
 
 
+def _end_process_group() -> None:
+    """Ends it once its threads rest: see wait_for_collectives()."""
+    with contextlib.suppress(ImportError):  # plain runs do without the package
+        from egeria.training.process_exit import wait_for_collectives
+
+        wait_for_collectives(patience=300)
+    dist.destroy_process_group()
+
+
 def main() -> None:
     end_with_parent()
     job = Job.read(pathlib.Path(sys.argv[1]))
@@ -264,7 +272,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         write_json(job.result_file, trainer.result())
     dist.barrier()
-    end_process_group()
+    _end_process_group()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tasks of `egeria bench`: the paper's seven, and a small one for trying things out."""
+"""The tasks of `egeria bench`: the paper's seven, one with its long schedule, and a small one for trying things out."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _TASKS = {
     "transformer-base-multi30k": ("transformer_multi30k", "TransformerBase"),
     "transformer-tiny-multi30k": ("transformer_multi30k", "TransformerTiny"),
     "bert-squad": ("bert_squad", "BertSquad"),
+    "resnet20-long": ("resnet20_cifar10_long", "ResNet20Cifar10Long"),
     "digits": ("digits", "Digits"),
 }
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 import pytest
 from harness import wait_until
 
+import egeria
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from bench.harness.command_line import main
@@ -51,6 +53,12 @@ def short_folder() -> Iterator[pathlib.Path]:
     """For sockets, whose paths are short."""
     with tempfile.TemporaryDirectory(prefix="egeria-") as folder:
         yield pathlib.Path(folder)
+
+
+def test_ranks_need_the_checkout_and_the_package_alone():
+    package = pathlib.Path(egeria.__file__).parents[1]
+    command = [sys.executable, "-c", "import bench.harness.rank"]
+    subprocess.run(command, env=dict(os.environ, PYTHONPATH=f"{ROOT}{os.pathsep}{package}"), check=True)
 
 
 @pytest.mark.usefixtures("preloaded_ranks")
