@@ -108,10 +108,12 @@ void AddDataAndResources(JobFile* job, Table* table) {
 
 void AddEgeria(JobFile* job, Table* table) {
   auto& egeria = job->egeria;
-  table->AddChoice("egeria.policy", &egeria.policy,
-                   {"auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule", "snr", "none"},
-                   "What decides what is frozen (docs/policies.md); without it, what the training itself says.");
-  table->Add("egeria.options", &egeria.options, "Constants of the policy, by their names in docs/policies.md.");
+  table->AddChoice(
+      "egeria.policy", &egeria.policy,
+      {"auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule", "snr", "none"},
+      "What decides what is frozen (docs/reference/policies.md); without it, the training itself says so.");
+  table->Add("egeria.options", &egeria.options,
+             "Constants of the policy, by their names (docs/reference/policies.md).");
   table->Add("egeria.budget", &egeria.budget, "The part of the time to save; 0 leaves that to the policy.");
   table->Add("egeria.observe", &egeria.observe, "Egeria decides and reports, but freezes nothing.");
   table->Add("egeria.controller", &egeria.controller,

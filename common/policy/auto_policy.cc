@@ -35,8 +35,8 @@ constexpr int64_t kPeriodsAfterUnfreeze = 2;
 // This policy freezes late, when most of the steps are done and next to nothing of the learning rate is left
 // (LateClock). Then it freezes all modules whose gradients do not clearly say more than noise (SnrGate as a veto).
 // Before that it freezes, where rates fall smoothly, front modules that take time and learn next to nothing
-// (EarlyPrefix). The arbiter adds what has no learning rate and what a risen rate unfreezes. docs/policies.md has the
-// rule in full. Requires a known total of steps. Thread-compatible.
+// (EarlyPrefix). The arbiter adds what has no learning rate and what a risen rate unfreezes. docs/reference/policies.md
+// has the rule in full. Requires a known total of steps. Thread-compatible.
 class AutoPolicy : public Arbiter {
  public:
   AutoPolicy(const AutoConfig& config, const JobShape& shape)

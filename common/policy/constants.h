@@ -19,8 +19,8 @@
 #include "common/policy/policy_config.h"
 
 // Everything that is known of a policy and of its constants is declared once, in a row of a table. Range checks, the
-// conversion to and from protobuf, `egeria replay --help`, Python's checks and the tables of docs/policies.md all come
-// from here.
+// conversion to and from protobuf, `egeria replay --help`, Python's checks and the tables of docs/reference/policies.md
+// all come from here.
 namespace egeria::policy {
 
 inline constexpr size_t kMaxEntries = 1024;  // in a constant that is a list

@@ -18,8 +18,8 @@ constexpr const char* kOnePart =
 
 // This policy freezes what surely is noise: a few modules at a time, and only those whose gradients have a
 // signal-to-noise ratio surely under the thresholds (SnrGate). Doubt is a reason against a freeze, and so are missing
-// readings. It needs no total of steps: CheckClock says when it begins where that is unknown. docs/policies.md has the
-// rule in full. Thread-compatible.
+// readings. It needs no total of steps: CheckClock says when it begins where that is unknown.
+// docs/reference/policies.md has the rule in full. Thread-compatible.
 class SnrPolicy : public Arbiter {
  public:
   SnrPolicy(const SnrConfig& config, const JobShape& shape)

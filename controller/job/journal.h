@@ -35,8 +35,8 @@ struct JournalOptions {
   size_t max_backlog_bytes = size_t{64} << 20;  // for records that wait for the disk in memory
 };
 
-// The controller's durable memory: the facts of every job, in a RocksDB of its own folder. docs/formats/journal.md
-// describes the keys and values, and what is done about damage.
+// The controller's durable memory: the facts of every job, in a RocksDB of its own folder.
+// docs/reference/formats/journal.md describes the keys and values, and what is done about damage.
 //
 // Every append is in the write-ahead log when it returns, and so survives the end of this process in any case. A synced
 // append, and all before it, also survive the end of the machine. While the disk cannot be written, appends wait in

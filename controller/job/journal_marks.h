@@ -14,7 +14,7 @@ namespace egeria::controller {
 
 // A file beside the journal that says how far each job's records must reach: the last one that was appended, and the
 // last one that was synced to the disk. So a start can tell what a crash of the machine may take, which is what was
-// appended and not synced, from what has been lost. docs/formats/journal.md describes the file.
+// appended and not synced, from what has been lost. docs/reference/formats/journal.md describes the file.
 //
 // A mark is written after what it is about, and never synced: it may say too little, and never too much. Where the file
 // cannot be written, no mark is kept. Thread-compatible.

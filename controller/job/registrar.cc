@@ -85,7 +85,7 @@ void WarnIfBudgetIsOutOfReach(const v1::RegisterJobRequest& registration) {
   if (!saving.ok() || *saving <= 0 || *saving > kMaxPartOfBudget * registration.budget()) return;
   LogWarning("job ", registration.job_id(), ": a budget of ",
              absl::StrFormat("%.3g %% is out of reach: this policy plans to save %.3g %% of the time at most; for "
-                             "more, give it other constants (docs/policies.md) or take another one",
+                             "more, give it other constants (docs/reference/policies.md) or take another one",
                              100 * registration.budget(), 100 * *saving));
 }
 

@@ -14,7 +14,7 @@
 namespace egeria::controller {
 
 // Who has changed what by hand, and who was refused: a file with one line of JSON for each, which only grows. Whoever
-// rotates it renames the file and lets Reopen() begin another one. docs/formats/audit.md describes the lines.
+// rotates it renames the file and lets Reopen() begin another one. docs/reference/formats/audit.md describes the lines.
 // Thread-safe.
 class AuditLog {
  public:

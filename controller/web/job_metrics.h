@@ -16,7 +16,7 @@ namespace egeria::controller {
 // eight characters of their id added. Keys are job ids.
 std::map<std::string, std::string> TrainingJobLabels(const std::vector<JobView>& jobs);
 
-// The controller's metrics; docs/metrics.md lists them. Jobs without a stream whose last activity is longer
+// The controller's metrics; docs/reference/metrics.md lists them. Jobs without a stream whose last activity is longer
 // ago than `keep_silent_jobs` count in egeria_jobs but have no series of their own.
 std::vector<prometheus::MetricFamily> JobMetrics(const ManagerView& view, absl::Duration keep_silent_jobs);
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes scikit-learn's handwritten digits as the file that egeria-train reads (docs/formats/digits.md)."""
+"""Writes scikit-learn's handwritten digits as the file that egeria-train reads (docs/reference/formats/digits.md)."""
 
 import argparse
 import os

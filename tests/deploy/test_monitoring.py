@@ -23,8 +23,8 @@ def all_rules() -> list[dict]:
 
 
 def undocumented(expression: str) -> set[str]:
-    """The metrics of an expression that docs/metrics.md does not have."""
-    documented = set(METRIC.findall((ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")))
+    """The metrics of an expression that docs/reference/metrics.md does not have."""
+    documented = set(METRIC.findall((ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")))
     return set(METRIC.findall(expression)) - documented
 
 

@@ -20,7 +20,7 @@ LEAST_SHORT = 0.9  # the share of sentences that are not long
 LONGEST_SENTENCE = 40  # words
 
 # Pages may have many numbers in these folders, and may tell history in those.
-WITH_NUMBERS = ("docs/results/", "docs/reference/", "docs/formats/", "docs/adr/", "CHANGELOG.md")
+WITH_NUMBERS = ("docs/results/", "docs/reference/", "docs/adr/", "CHANGELOG.md")
 WITH_HISTORY = ("docs/results/", "CHANGELOG.md")
 WITH_TABLE_OF_RESULTS = "README.md"  # the numbers in its tables do not count
 

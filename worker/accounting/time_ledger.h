@@ -11,7 +11,7 @@
 
 namespace egeria::worker {
 
-// Egeria spends the training's time on these; docs/metrics.md says more.
+// Egeria spends the training's time on these; docs/reference/metrics.md says more.
 namespace spent_on {
 inline constexpr const char* kAgreement = "agreement";  // the ranks agree on plans
 inline constexpr const char* kCache = "cache";

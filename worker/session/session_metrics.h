@@ -35,7 +35,7 @@ struct SessionTotals {
 };
 
 // Serves a training process's totals at http://ADDRESS:PORT/metrics for Prometheus. Every metric carries the
-// label training_job; never the rank, which the scraped address tells. docs/metrics.md lists them.
+// label training_job; never the rank, which the scraped address tells. docs/reference/metrics.md lists them.
 //
 // It is thread-safe: Update() stores numbers, and the server's threads read them. The destructor ends the server.
 class SessionMetrics {

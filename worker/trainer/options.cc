@@ -100,7 +100,7 @@ void SetReinvest(const std::string& text, Options* o) {
 void AddEgeriaFlags(CLI::App* app, Options* o) {
   app->add_option("--controller", o->controller, "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
       ->envname("EGERIA_CONTROLLER");
-  app->add_option("--policy", o->policy, "What decides (docs/policies.md); auto")
+  app->add_option("--policy", o->policy, "What decides (docs/reference/policies.md); auto")
       ->envname("EGERIA_POLICY")
       ->check(CLI::IsMember(policy::PolicyNames()));
   app->add_option("--policy-json", o->policy_json,

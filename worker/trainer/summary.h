@@ -13,7 +13,7 @@
 
 namespace egeria::trainer {
 
-// A summary says what one run did and reached. docs/formats/summary.md explains each field.
+// A summary says what one run did and reached. docs/reference/formats/summary.md explains each field.
 struct RunSummary {
   struct Decision {
     int64_t step = 0;

@@ -163,7 +163,7 @@ TEST(JobMetrics, ArePromtoolsIdeaOfMetrics) {
 }
 
 TEST(JobMetrics, AreAllDocumented) {
-  std::ifstream file(std::string(EGERIA_SOURCE_DIR) + "/docs/metrics.md");
+  std::ifstream file(std::string(EGERIA_SOURCE_DIR) + "/docs/reference/metrics.md");
   std::stringstream documentation;
   documentation << file.rdbuf();
   ManagerView view;

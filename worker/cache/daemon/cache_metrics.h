@@ -9,8 +9,8 @@
 
 namespace egeria::cache {
 
-// The metrics that egeria-cache serves on /metrics; docs/metrics.md lists them. `server` and `health` must outlive it.
-// Thread-safe.
+// The metrics that egeria-cache serves on /metrics; docs/reference/metrics.md lists them. `server` and `health` must
+// outlive it. Thread-safe.
 class CacheMetrics final : public prometheus::Collectable {
  public:
   CacheMetrics(const CacheServer* server, const metrics::Health* health) : server_(server), health_(health) {}

@@ -14,7 +14,7 @@
 
 // The cache keeps one entry for a sample: the tensors that cross the cut behind a frozen prefix, with everything that
 // is needed to prove that they may be used. Entries are made and checked in the training process; see
-// docs/formats/cache-entry.md.
+// docs/reference/formats/cache-entry.md.
 namespace egeria::cache {
 
 // Names a sample, the frozen prefix and the job that an entry belongs to.

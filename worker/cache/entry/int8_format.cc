@@ -9,7 +9,7 @@
 namespace egeria::cache {
 namespace {
 
-// The numbers are those of docs/formats/cache-entry.md.
+// The numbers are those of docs/reference/formats/cache-entry.md.
 enum class Axis : uint32_t { kWhole = 0, kFirst = 1, kLast = 2 };
 
 constexpr size_t kValuesOfChannel = 16;

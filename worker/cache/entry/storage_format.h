@@ -13,7 +13,7 @@
 // The formats in which the values of a tensor are kept. Pure.
 namespace egeria::cache {
 
-// The numbers are those of docs/formats/cache-entry.md.
+// The numbers are those of docs/reference/formats/cache-entry.md.
 enum class StorageFormat : uint16_t {
   kExact = 0,     // unchanged
   kLz4 = 1,       // bytes shuffled, then compressed without loss

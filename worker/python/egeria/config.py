@@ -44,7 +44,7 @@ class Config:
         which `egeria-run` sets, or else the job brings its own. "none": no controller, so that nothing is measured or
         frozen.
       policy: "auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule", "snr" or "none"
-        (docs/policies.md).
+        (docs/reference/policies.md).
       options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the default.
       observe: decisions are made and reported, but nothing changes.
       total_steps: optimizer steps of the whole training, where known: it sets how often readings are taken.

@@ -41,7 +41,7 @@ struct Task {
 // number of records; [BAD_LABEL].
 absl::StatusOr<Task> LoadCifar10(const std::string& folder);
 
-// The digits of deploy/digits/export_digits.py; docs/formats/digits.md. `path` is the file, or a folder with
+// The digits of deploy/digits/export_digits.py; docs/reference/formats/digits.md. `path` is the file, or a folder with
 // digits.bin in it. Errors: NOT_FOUND [NO_DATA]; INVALID_ARGUMENT [BAD_FORMAT], [TRUNCATED_DATA], [BAD_LABEL].
 absl::StatusOr<Task> LoadDigits(const std::string& path);
 

@@ -1,8 +1,8 @@
 """GradientReadings tells how much of the gradients is signal, from gradients that training computes anyway.
 
 The samples are in N equal parts, and g_p is the gradient of part p's mean loss. Where the parts are told apart,
-mean_p ||g_p||^2 and ||mean_p g_p||^2 give an unbiased estimate of ||E g||^2 (docs/policies.md). The parts are, in
-this order of preference:
+mean_p ||g_p||^2 and ||mean_p g_p||^2 give an unbiased estimate of ||E g||^2 (docs/reference/policies.md). The parts
+are, in this order of preference:
 
 - those of the ranks, under DistributedDataParallel: each rank's norms are taken in tensor hooks, before the reducer
   sees a gradient, and those of the mean when the backward pass has ended, before anything else can change it;

@@ -35,7 +35,7 @@ def of_link(target: LinkTarget, schedule: ScheduleClock) -> Iterator[str]:
 
 def _of_rates(target: LinkTarget, schedule: ScheduleClock) -> Iterator[str]:
     """Says where `auto` freezes nothing, or late, because of the learning rates."""
-    instead = "or another policy, such as Config(policy='plasticity') or 'finetune' (docs/policies.md)"
+    instead = "or another policy, such as Config(policy='plasticity') or 'finetune' (docs/reference/policies.md)"
     rates, scheduler = target.planned_rates, schedule.scheduler
     if target.rates_of_their_own:
         yield (
