@@ -1,4 +1,4 @@
-"""Writes the tables of constants in reference/policies.md and rule.md, from the one place where they are declared.
+"""Writes the tables of constants in reference/policies.md and internals/plasticity.md, from their one declaration.
 
     python docs/policy_constants.py           writes them
     python docs/policy_constants.py --check   fails where a file differs from what would be written
@@ -17,7 +17,7 @@ from typing import Any
 
 from egeria import _native
 
-PAGES = [Path(__file__).resolve().parent / name for name in ("reference/policies.md", "rule.md")]
+PAGES = [Path(__file__).resolve().parent / name for name in ("reference/policies.md", "internals/plasticity.md")]
 _TABLE = re.compile(r"(<!-- constants: (\w+) -->\n).*?(<!-- end of constants -->)", re.DOTALL)
 
 

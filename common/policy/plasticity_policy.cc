@@ -131,7 +131,7 @@ class LearningRateWatch {
 
 // This policy is the paper's rule (section 4.2, Algorithm 1), on whichever metric. It freezes the frontmost active
 // module when its plasticity has become stationary, and unfreezes all when the learning rate has dropped. The equations
-// are in docs/rule.md, which also settles what the paper leaves open.
+// are in docs/internals/plasticity.md, which also settles what the paper leaves open.
 //
 // An observation is evaluated in the order learning rate, unfreeze steps, loss (or, in a job that reports none, the
 // step), plasticity. A number that is not finite, or over 1e100 in magnitude (of which sums could become infinite), is

@@ -144,7 +144,7 @@ std::vector<Constant> ConstantsOfRule() {
   return {
       ConstantOf<Config>("interval_steps", &Config::interval_steps, "n, the steps between two plasticity readings",
                          "steps", kInterval,
-                         "total steps / (2 window) / modules / 1.75; 50 where the total is unknown"),
+                         "total steps / (2 window) / modules / 1.75, or 50 where the total is unknown"),
       ConstantOf<Config>("window", &Config::window, "W, the readings to smooth over and to wait for", "readings",
                          {3, 1000}),
       ConstantOf<Config>("tolerance", &Config::tolerance,

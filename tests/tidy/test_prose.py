@@ -45,7 +45,6 @@ NOT_YET = (
     "CONTRIBUTING.md",
     "HACKING.md",
     "SECURITY.md",
-    "docs/rule.md",
     # Decisions
     "docs/adr/0001-observations-are-the-journal.md",
     "docs/adr/0002-one-module-graphs-are-chained.md",

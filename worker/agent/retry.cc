@@ -28,7 +28,9 @@ std::string Advice(const absl::Status& status) {
     return "another job with other layer modules or another number of ranks uses this id; give this job an id of its "
            "own (EGERIA_JOB_ID), or leave it to egeria-run";
   }
-  if (name == "BAD_POLICY") return "correct the policy and start the job again; docs/rule.md lists the constants";
+  if (name == "BAD_POLICY") {
+    return "correct the policy and start the job again; docs/reference/policies.md lists the constants";
+  }
   if (absl::StartsWith(name, "BAD_")) {
     return "the controller cannot use what this process says; compare their versions (--version)";
   }

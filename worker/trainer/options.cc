@@ -27,7 +27,7 @@ constexpr const char* kDescription =
     "tells it to.\n"
     "Example: torchrun --nproc-per-node 2 --no-python egeria-train --task resnet20 --data DIR --epochs 30";
 
-// The rule's own default for b; see docs/rule.md.
+// The rule's own default for b; see docs/internals/plasticity.md.
 constexpr int kDefaultProbeBatch = 32;
 
 constexpr const char* kPlannedSaving = "planned";  // a value of --reinvest

@@ -48,8 +48,8 @@ double ShareWithin(const std::vector<int>& times, int readings) {
   return static_cast<double>(std::upper_bound(times.begin(), times.end(), readings) - times.begin()) / kWalks;
 }
 
-// These are the figures of docs/rule.md. |slope| is no proof against a random walk either: the threshold comes from
-// three slopes, and where those are large by chance the walk passes later. But it is no timer.
+// These are the figures of docs/results/plasticity.md. |slope| is no proof against a random walk either: the threshold
+// comes from three slopes, and where those are large by chance the walk passes later. But it is no timer.
 TEST(RandomWalk, FreezesUnderTheSignedSlopeAsIfByATimer) {
   PlasticityConfig config = DefaultRule();
   config.signed_slope = true;

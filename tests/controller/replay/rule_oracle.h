@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-// A second implementation of the rule of docs/rule.md, to compare the real one with. It shares nothing with
-// it, holds no running state that it can recompute, and is as slow as that makes it: at every line it goes
-// back to the raw lines.
+// A second implementation of the rule of docs/internals/plasticity.md, to compare the real one with. It shares nothing
+// with it, holds no running state that it can recompute, and is as slow as that makes it: at every line it goes back to
+// the raw lines.
 namespace oracle {
 
 struct Line {

@@ -35,7 +35,7 @@ TEST(Retry, IsNeverWhereTheAnswerWillBeTheSame) {
 
 TEST(Advice, SaysWhatToDo) {
   EXPECT_THAT(Advice(Named(absl::StatusCode::kAlreadyExists, "JOB_CONFLICT")), HasSubstr("EGERIA_JOB_ID"));
-  EXPECT_THAT(Advice(Named(absl::StatusCode::kInvalidArgument, "BAD_POLICY")), HasSubstr("docs/rule.md"));
+  EXPECT_THAT(Advice(Named(absl::StatusCode::kInvalidArgument, "BAD_POLICY")), HasSubstr("docs/reference/policies.md"));
   EXPECT_THAT(Advice(absl::UnavailableError("")), HasSubstr("tried again"));
 }
 
