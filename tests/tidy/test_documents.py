@@ -69,21 +69,27 @@ def test_links_in_fences_and_into_the_web_do_not_count(tmp_path: pathlib.Path) -
     assert targets(document) == {tmp_path / "b.md", ROOT / "docs" / "c.md"}
 
 
-def test_every_refusal_has_a_section_and_every_section_a_refusal_and_a_test() -> None:
+def test_every_refusal_has_a_row_and_every_row_a_refusal_and_a_test() -> None:
     page = text(ROOT / "docs" / "reference" / "refusals.md")
-    sections = re.findall(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
-    assert len({refusal for refusal, _ in sections}) == len(sections)
+    rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    listed = set(rows)
+    assert len(listed) == len(rows)
     package = [ast.parse(text(path)) for path in files("*.py") if name(path).startswith("worker/python/egeria/")]
     raised = {refusal for tree in package for refusal in _refusals_in(tree)} - {"UNKNOWN_OP"}  # it is a graph's
     native = "\n".join(text(path) for path in files("*.cc") if name(path).startswith("worker/"))
-    listed = {refusal for refusal, _ in sections}
     assert raised - listed == set()
     assert {refusal for refusal in listed - raised if f'"{refusal}"' not in native} == set()
     programs = {path.name for path in files("*.py", "*.cc")}
     cited = re.findall(r"`(test_\w+\.py)`", page)
     assert cited and set(cited) <= programs
     later = page.split("## Said while training")[1].split("\n## ")[0]
-    assert [part for part in re.split(r"^### ", later, flags=re.MULTILINE)[1:] if "`)" not in part] == []
+    assert [row for row in re.findall(r"^\| `\w+`.*", later, re.MULTILINE) if not row.endswith("` |")] == []
+
+
+def test_the_page_of_the_protocol_has_the_errors_of_the_protocol() -> None:
+    named = {found for path in files("proto/*.proto") for found in re.findall(r"\[([A-Z]\w+)\]", text(path))}
+    page = set(re.findall(r"\[([A-Z]\w+)\]", text(ROOT / "docs" / "reference" / "protocol.md")))
+    assert named and page == named
 
 
 def _refusals_in(tree: ast.AST) -> set[str]:

@@ -26,7 +26,6 @@ NOT_YET = (
     "docs/reference/policies.md",
     "docs/reference/compatibility.md",
     "docs/reference/job-file.md",
-    "docs/reference/refusals.md",
     # Results
     "docs/benchmarks.md",
     "docs/results/README.md",

@@ -262,7 +262,7 @@ OTHER_WAYS = {"DATA_PARALLEL": "one device", "EMBEDDING_MAX_NORM": "last"}
 def test_what_a_refusal_advises_helps(name: str):
     with pytest.raises(egeria.EgeriaError) as refused:
         CASES[name](False)
-    assert refused.value.name == name and f"### `{name}`" in PAGE
+    assert refused.value.name == name and f"| `{name}` |" in PAGE
     CASES[name](True)
     if name in OTHER_WAYS:
         CASES[name](OTHER_WAYS[name])
@@ -270,4 +270,4 @@ def test_what_a_refusal_advises_helps(name: str):
 
 def test_all_refusals_of_attach_are_tried():
     section = PAGE.split("## Refused by attach()")[1].split("\n## ")[0]
-    assert set(re.findall(r"^### `(\w+)`", section, re.MULTILINE)) == set(CASES)
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(CASES)

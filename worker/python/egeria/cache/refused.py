@@ -7,7 +7,7 @@ class Refused(Exception):
     """Says why a frozen prefix is computed as usual.
 
     Attributes:
-      name: stable, in capitals; docs/python.md lists the names.
+      name: stable, in capitals; docs/reference/refusals.md lists the names.
       at: the name of the submodule that is the reason; None where it is not a single one.
     """
 
