@@ -14,18 +14,18 @@ from bench import tasks
 from bench.harness.bench import Plan, run_all
 from bench.harness.errors import BenchError
 from bench.harness.records import file_of
-from bench.harness.report import write_reports
+from bench.harness.report import write_readme, write_reports
 from bench.harness.runs import PLANNED, Run, parse_variants, policy_run, resolved_options
 
 _DESCRIPTION = """Trains a task with and without freezing, beside the controls that save the same time without it.
 
   egeria bench digits --policy plasticity,schedule --seeds 0,1,2 --out results
   egeria bench all --policy auto,staged,plasticity --seeds 0,1,2 --data DIR --out results --resume
-  egeria bench report --out results
+  egeria bench report --out results [--readme README.md]
 
 For each seed: the plain run, the policies, a freeze that is known to come too early, and for the policies of
 --controls two runs that save the policy's time by doing less: the schedule in fewer steps, and fewer steps at low
-learning rates. docs/benchmarks.md has more.
+learning rates. docs/reference/benchmarks.md has more.
 """
 
 
@@ -37,6 +37,9 @@ def main(arguments: Sequence[str]) -> int:
         if flags.task == "report":
             for file in write_reports(flags.out):
                 print(file)
+            if flags.readme is not None:
+                write_readme(flags.out, flags.readme)
+                print(flags.readme)
             return 0
         plan = _plan(flags)
         failed = run_all(plan)
@@ -100,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-early", action="store_true", help="without the negative control")
     parser.add_argument("--seeds", default="0", metavar="N[,N...]")
-    parser.add_argument("--data", type=pathlib.Path, help="folder with the data sets (docs/benchmarks.md)")
+    parser.add_argument("--data", type=pathlib.Path, help="folder with the data sets (docs/reference/benchmarks.md)")
     parser.add_argument("--profile", default="small", help="small (default) or paper")
     parser.add_argument("--ranks", type=int, default=2, help="processes of a run (default 2)")
     parser.add_argument(
@@ -108,6 +111,12 @@ def _parser() -> argparse.ArgumentParser:
         type=pathlib.Path,
         default=pathlib.Path("bench-results"),
         help="folder of records and reports (default bench-results)",
+    )
+    parser.add_argument(
+        "--readme",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="with report: write the table of results between the two marks of this page, too",
     )
     parser.add_argument("--resume", action="store_true", help="leave out what has a record already")
     parser.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import enum
 import functools
@@ -15,6 +16,11 @@ from bench.harness.runs import Kind, control_share, own_options
 from bench.harness.task import Quality
 
 Record = Mapping[str, Any]
+
+# The control that takes no run: the plain run of the same seed, stopped when the policy's training was over.
+STOP = "stop"
+# The controls that are runs of their own, in a policy's share of the plain run's steps.
+RUN_CONTROLS = tuple(kind for kind in Kind if kind.value in ("short", "horizon", "drop", "drop-raised"))
 
 # 95 % quantiles of Student's t, by degrees of freedom from 1 on. For more than ten the tenth is taken, which makes
 # intervals a little too wide.
@@ -73,9 +79,10 @@ class Spread:
         quantile = _STUDENT_95[min(self.count - 1, len(_STUDENT_95)) - 1]
         return quantile * self.deviation / math.sqrt(self.count)
 
-    def is_below(self, limit: float) -> bool:
-        """Whether all of the mean's interval is."""
-        return self.half_width is not None and self.mean + self.half_width < limit
+    @property
+    def complement(self) -> Spread:
+        """Returns the shares that these leave of the whole."""
+        return dataclasses.replace(self, mean=1 - self.mean, least=1 - self.most, most=1 - self.least)
 
     @property
     def verdict(self) -> Verdict:
@@ -96,6 +103,7 @@ class Row:
     Attributes:
       constants: those that its runs were made with, where they are not all the policy's own; otherwise "".
       gain: quality over the plain run's, in the quality's unit.
+      relative: the same as a share of the plain run's quality.
       ratio: training time over the plain run's.
       plain: final quality of the plain runs of its seeds, in the quality's unit.
       frozen: share of the parameters frozen, averaged over the steps.
@@ -112,6 +120,7 @@ class Row:
     kind: Kind
     constants: str
     gain: Spread
+    relative: Spread
     ratio: Spread
     plain: Spread
     frozen: float
@@ -129,22 +138,20 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Duel:
-    """A policy against one of its same-time controls.
+    """A policy against one of the controls of its own time.
 
     Attributes:
-      gain: of the policy over the control, paired by seed.
+      control: STOP, or the value of the control's kind.
+      gain: of the policy over the control, paired by seed, in the quality's unit.
+      relative: the same as a share of the plain run's quality.
       control_ratio: the control's time over the plain run's.
     """
 
     label: str
-    control: Kind
+    control: str
     gain: Spread
+    relative: Spread
     control_ratio: Spread
-
-    @property
-    def ahead(self) -> bool:
-        """Whether the mean is ahead."""
-        return self.gain.mean > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +173,11 @@ class Group:
     @property
     def records(self) -> list[Record]:
         return [*self.plain.values(), *(record for runs in self.others.values() for record in runs.values())]
+
+    @property
+    def policies(self) -> list[str]:
+        """Labels of policies under their own names, in as many steps as the plain run."""
+        return [label for label, seeds in self.others.items() if label == next(iter(seeds.values()))["policy"]]
 
     @functools.cached_property
     def variants(self) -> list[str]:
@@ -231,11 +243,13 @@ def row(runs: Group, label: str, quality: Quality) -> Row | None:
         return None
     plain_runs = final_quality((plain for _, plain in pairs), quality)
     noise = plain_runs.deviation
+    gains = [quality.gain(record["final"], plain["final"]) for record, plain in pairs]
     return Row(
         label,
         Kind(pairs[0][0]["kind"]),
         _constants_of_all(pairs),
-        Spread.of([quality.gain(record["final"], plain["final"]) for record, plain in pairs]),
+        Spread.of(gains),
+        _relative(gains, pairs, quality),
         Spread.of([record["seconds"] / plain["seconds"] for record, plain in pairs]),
         plain_runs,
         statistics.fmean(record["frozen_share"] for record, _ in pairs),
@@ -247,29 +261,90 @@ def row(runs: Group, label: str, quality: Quality) -> Row | None:
     )
 
 
+def quality_at(record: Record, quality: Quality, seconds: float) -> float:
+    """The score of a run that is stopped after so many seconds of training, linear between two evaluations. Ahead of
+    the first evaluation it is that evaluation's, which favours stopping."""
+    curve = record["curve"]
+    times = [point["seconds"] for point in curve]
+    after = bisect.bisect_left(times, seconds)
+    if after == len(curve):
+        return record["final"]
+    if after == 0:
+        return curve[0][quality.name]
+    part = (seconds - times[after - 1]) / (times[after] - times[after - 1])
+    one, two = (curve[index][quality.name] for index in (after - 1, after))
+    return one + part * (two - one)
+
+
 def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
-    """A policy's run against its two controls, where they were run for all its seeds. Where a run saved nothing, the
-    plain run is its control."""
-    found = []
-    for kind in (Kind.SHORT, Kind.DROP):
-        gains, ratios = [], []
-        pairs = _pairs(runs, label)
-        for record, plain in pairs:
-            share = control_share(record["seconds"] / plain["seconds"])
-            control = plain if share >= 1 else runs.others.get(f"{kind.value} {share:.2f}", {}).get(record["seed"])
-            if control is None:
-                break
-            gains.append(quality.gain(record["final"], control["final"]))
-            ratios.append(control["seconds"] / plain["seconds"])
-        if pairs and len(gains) == len(pairs):
-            found.append(Duel(label, kind, Spread.of(gains), Spread.of(ratios)))
+    """A policy's run against stopping, and against the other controls that were run for all of its seeds."""
+    pairs = _pairs(runs, label)
+    if not pairs:
+        return []
+    stopped = [
+        (quality_at(plain, quality, one["seconds"]), min(one["seconds"], plain["seconds"])) for one, plain in pairs
+    ]
+    found = [_duel(label, STOP, pairs, stopped, quality)]
+    for kind in RUN_CONTROLS:
+        controls = [_control_of(runs, kind, record, plain) for record, plain in pairs]
+        if None not in controls:
+            ends = [(control["final"], control["seconds"]) for control in controls]
+            found.append(_duel(label, kind.value, pairs, ends, quality))
     return found
 
 
+def strongest(fought: Sequence[Duel]) -> Duel:
+    """The duel with the control whose mean quality is the best; a control that diverged is none."""
+    return min(fought, key=lambda duel: math.inf if duel.gain.diverged else duel.gain.mean)
+
+
+def stopping_is_as_good(policy: Row, fought: Sequence[Duel]) -> bool:
+    """Whether the policy neither beats stopping at its own time nor is ahead of it by the noise of plain runs. One
+    seed tells nothing."""
+    (duel,) = (duel for duel in fought if duel.control == STOP)
+    if policy.noise is None or duel.gain.diverged or duel.gain.verdict is Verdict.BEATS:
+        return False
+    return duel.gain.mean < policy.noise
+
+
+def between_evaluations(runs: Group) -> float:
+    """How far apart the plain runs' evaluations are, as a share of the run."""
+    return statistics.fmean(1 / len(record["curve"]) for record in runs.plain.values())
+
+
+def _control_of(runs: Group, kind: Kind, record: Record, plain: Record) -> Record | None:
+    """The plain run where the policy's run saved nothing; None where the control was not run."""
+    share = control_share(record["seconds"] / plain["seconds"])
+    if share >= 1:
+        return plain
+    return runs.others.get(f"{kind.value} {share:.2f}", {}).get(record["seed"])
+
+
+def _duel(
+    label: str,
+    control: str,
+    pairs: Sequence[tuple[Record, Record]],
+    ends: Sequence[tuple[float, float]],
+    quality: Quality,
+) -> Duel:
+    """`ends`: the control's score and seconds for each of the pairs."""
+    gains = [quality.gain(record["final"], score) for (record, _), (score, _) in zip(pairs, ends)]
+    ratios = [seconds / plain["seconds"] for (_, plain), (_, seconds) in zip(pairs, ends)]
+    return Duel(label, control, Spread.of(gains), _relative(gains, pairs, quality), Spread.of(ratios))
+
+
+def _relative(gains: Sequence[float], pairs: Sequence[tuple[Record, Record]], quality: Quality) -> Spread | None:
+    """Gains as shares of the plain runs' quality; None without any."""
+    return Spread.of([gain / abs(quality.scale * plain["final"]) for gain, (_, plain) in zip(gains, pairs)])
+
+
 def difference(runs: Group, label: str, other: str, quality: Quality) -> Spread | None:
-    """Quality of one label over another's, over the seeds that have both; None without any."""
-    one, two = runs.others.get(label, {}), runs.others.get(other, {})
-    return Spread.of([quality.gain(one[seed]["final"], two[seed]["final"]) for seed in sorted(one) if seed in two])
+    """Quality of one label over another's as a share of the plain run's, over the seeds that have both; None without
+    any."""
+    others = runs.others.get(other, {})
+    pairs = [(record, plain) for record, plain in _pairs(runs, label) if record["seed"] in others]
+    gains = [quality.gain(record["final"], others[record["seed"]]["final"]) for record, _ in pairs]
+    return _relative(gains, pairs, quality)
 
 
 def mixture(runs: Group, label: str) -> str:
@@ -281,17 +356,20 @@ def mixture(runs: Group, label: str) -> str:
         own = {record["seed"]: origin(record) for record, _ in pairs}
         plain = {record["seed"]: origin(record) for _, record in pairs}
         if len({*own.values(), *plain.values()}) > 1:
-            found += [_by_seed(own), "the plain runs" + (" likewise" if plain == own else f": {_by_seed(plain)}")]
+            found += [
+                _sentence(_by_seed(own)),
+                "The plain runs" + (" likewise" if plain == own else f": {_by_seed(plain)}"),
+            ]
     constants = {record["seed"]: f"with {_constants(record) or 'its own constants'}" for record, _ in pairs}
     if len(set(constants.values())) > 1:
-        found.append(_by_seed(constants))
-    return "; ".join(found)
+        found.append(_sentence(_by_seed(constants)))
+    return ". ".join(found)
 
 
 def plain_mixture(runs: Group) -> str:
     """By which versions and on which machines the plain runs were made, where they differ; else ""."""
     found = [{seed: origin(record) for seed, record in runs.plain.items()} for origin in (_version, machine_of)]
-    return "; ".join(_by_seed(texts) for texts in found if len(set(texts.values())) > 1)
+    return ". ".join(_sentence(_by_seed(texts)) for texts in found if len(set(texts.values())) > 1)
 
 
 def machine_of(record: Record) -> str:
@@ -312,6 +390,10 @@ def _constants(record: Record) -> str:
 def _constants_of_all(pairs: Sequence[tuple[Record, Record]]) -> str:
     found = list(dict.fromkeys(_constants(record) for record, _ in pairs))
     return ", ".join(text or "its own" for text in found) if any(found) else ""
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _by_seed(texts: Mapping[int, str]) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import statistics
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 
-from bench.harness.comparisons import Group, row  # noqa: E402
+from bench.harness.comparisons import RUN_CONTROLS, Group, quality_at, row  # noqa: E402
 from bench.harness.records import prefix_share  # noqa: E402
 from bench.harness.runs import Kind  # noqa: E402
 from bench.harness.task import Quality  # noqa: E402
@@ -17,41 +18,60 @@ from bench.harness.task import Quality  # noqa: E402
 # With a fixed salt the same records give the same file.
 matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "egeria", "font.size": 8})
 
-_MARKERS = {Kind.POLICY: "o", Kind.EARLY: "X", Kind.SHORT: "v", Kind.DROP: "s"}
+_MARKERS = {Kind.POLICY: "o", Kind.EARLY: "X"}
+# The part of the plain run, from its end on, in which stopping it is drawn.
+_STOPPING = 0.5
 
 
 def draw_pareto(file: pathlib.Path, runs: Group, quality: Quality) -> None:
     """Each label's mean quality over the plain run's, against its mean share of the plain run's time; thin lines span
-    the seeds. The controls of one kind are joined. Without variants."""
+    the seeds. The controls of one kind are joined, and a line shows the plain run as it is stopped earlier. Without
+    variants."""
     figure, axes = plt.subplots(figsize=(5.2, 3.2), layout="constrained")
     axes.axhline(0, color="0.7", linewidth=0.8)
-    axes.plot([1], [0], "*k", markersize=9, label="plain")
-    controls: dict[Kind, list[tuple[float, float]]] = {Kind.SHORT: [], Kind.DROP: []}
+    axes.plot([100], [0], "*k", markersize=9, label="plain")
+    _draw_stopping(axes, runs, quality)
+    controls: dict[Kind, list[tuple[float, float]]] = {kind: [] for kind in RUN_CONTROLS}
     colours = iter(plt.get_cmap("tab10").colors * 4)
     for label in runs.others:
         found = row(runs, label, quality)
         if found is None or label in runs.variants:
             continue
         if found.kind in controls:
-            controls[found.kind].append((found.ratio.mean, found.gain.mean))
+            controls[found.kind].append((100 * found.ratio.mean, found.gain.mean))
             continue
         colour = "0.4" if found.kind is Kind.EARLY else next(colours)
-        axes.plot([found.ratio.mean] * 2, [found.gain.least, found.gain.most], color=colour, linewidth=0.8)
-        axes.plot([found.ratio.mean], [found.gain.mean], _MARKERS[found.kind], color=colour, markersize=6, label=label)
-    for kind, points in controls.items():
+        axes.plot([100 * found.ratio.mean] * 2, [found.gain.least, found.gain.most], color=colour, linewidth=0.8)
+        axes.plot(
+            [100 * found.ratio.mean], [found.gain.mean], _MARKERS[found.kind], color=colour, markersize=6, label=label
+        )
+    for (kind, points), marker in zip(controls.items(), "vsd<>hp"):
         if points:
             axes.plot(
                 *zip(*sorted(points)),
-                _MARKERS[kind] + ":",
+                marker + ":",
                 color="0.6",
                 markersize=4,
                 linewidth=0.8,
                 label=f"control: {kind.value}",
             )
-    axes.set_xlabel("training time over the plain run's")
-    axes.set_ylabel(f"quality over plain, {quality.unit}")
+    axes.set_xlabel("training time, % of the plain run's")
+    axes.set_ylabel(f"quality against plain, {quality.unit}")
     axes.legend(fontsize=7, loc="best")
     _save(figure, file)
+
+
+def _draw_stopping(axes: plt.Axes, runs: Group, quality: Quality) -> None:
+    """The mean quality of plain runs that are stopped after a share of their time, over that of whole ones."""
+    shares = [1 - _STOPPING * part / 50 for part in range(51)]
+    losses = [
+        statistics.fmean(
+            quality.gain(quality_at(plain, quality, share * plain["seconds"]), plain["final"])
+            for plain in runs.plain.values()
+        )
+        for share in shares
+    ]
+    axes.plot([100 * share for share in shares], losses, color="0.3", linewidth=1.0, label="control: stop")
 
 
 def draw_timeline(file: pathlib.Path, runs: Group) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import statistics
 from collections.abc import Sequence
 
 from bench import tasks
-from bench.harness import records
+from bench.harness import measured, records
 from bench.harness.comparisons import (
-    Duel,
+    STOP,
     Group,
     Record,
     Row,
     Spread,
-    Verdict,
+    between_evaluations,
     difference,
     duels,
     final_quality,
@@ -23,17 +24,20 @@ from bench.harness.comparisons import (
     mixture,
     plain_mixture,
     row,
+    strongest,
 )
 from bench.harness.errors import BenchError
+from bench.harness.overview import overview, report_name, table
 from bench.harness.runs import EARLY_AT, EARLY_MODULES, Kind
 from bench.harness.task import Quality
+from bench.harness.verdicts import further, judge, summary
+from bench.harness.wording import in_unit, percents, plain_number, saved, unit_digits
 
-# A negative control has lost clearly where it is worse than plain by so many standard deviations of plain.
-_CLEARLY = 2.0
-# Times that differ by no more than this part of the plain run's are the same.
-_SAME_TIME = 0.02
-# A run that takes less than this part of the plain run's time is much faster.
-_MUCH_FASTER = 0.9
+# Between these lines README.md has the table of results.
+README_MARKS = ("<!-- results: written by egeria bench report -->", "<!-- end of results -->")
+
+# Shares under this one are printed as 0.
+_LEAST_SHARE = 0.0005
 
 
 def write_reports(out: pathlib.Path) -> list[pathlib.Path]:
@@ -44,6 +48,32 @@ def write_reports(out: pathlib.Path) -> list[pathlib.Path]:
     """
     from bench.harness import plots  # matplotlib takes seconds to load
 
+    groups = read_groups(out)
+    for runs in groups:
+        quality = tasks.task_class(runs.task).quality
+        name = report_name(runs)
+        plots.draw_pareto(out / f"{name}-pareto.svg", runs, quality)
+        plots.draw_timeline(out / f"{name}-timeline.svg", runs)
+    pages = page_texts(out, groups)
+    for file, text in pages.items():
+        file.write_text(text, encoding="utf-8")
+    return list(pages)
+
+
+def write_readme(out: pathlib.Path, page: pathlib.Path) -> None:
+    """Writes the table of results between the marks of a page. Raises BenchError [NO_MARKER], [NO_RECORDS]."""
+    folder = os.path.relpath(out, page.parent)
+    text = measured.fill(page.read_text(encoding="utf-8"), *README_MARKS, readme_table(out, folder))
+    page.write_text(text, encoding="utf-8")
+
+
+def readme_table(out: pathlib.Path, folder: str) -> str:
+    """The table of results for a page from which the results are in `folder`. Raises BenchError [NO_RECORDS]."""
+    return table(read_groups(out), folder, measured.readme_rows(out))
+
+
+def read_groups(out: pathlib.Path) -> list[Group]:
+    """All that was recorded under `out` and has plain runs. Raises BenchError [NO_RECORDS]."""
     files = sorted((out / "records").glob("*.jsonl"))
     groups = [found for file in files for found in group(records.read(file)) if found.plain]
     if not groups:
@@ -51,333 +81,205 @@ def write_reports(out: pathlib.Path) -> list[pathlib.Path]:
             "NO_RECORDS",
             f"there are no records of plain runs in {out / 'records'}; run `egeria bench TASK --out {out}` first",
         )
-    written = []
-    for runs in groups:
-        quality = tasks.task_class(runs.task).quality
-        name = report_name(runs)
-        plots.draw_pareto(out / f"{name}-pareto.svg", runs, quality)
-        plots.draw_timeline(out / f"{name}-timeline.svg", runs)
-        (out / f"{name}.md").write_text(task_report(runs, quality), encoding="utf-8")
-        written.append(out / f"{name}.md")
+    return groups
+
+
+def page_texts(out: pathlib.Path, groups: Sequence[Group]) -> dict[pathlib.Path, str]:
+    """Returns the text of each page of a folder, by file."""
+    pages = {out / f"{report_name(runs)}.md": task_report(runs, tasks.task_class(runs.task).quality) for runs in groups}
     notes = out / "notes.txt"  # written by hand, about records that the totals do not count
-    text = overview(groups, notes.read_text(encoding="utf-8") if notes.exists() else "")
-    (out / "README.md").write_text(text, encoding="utf-8")
-    return [*written, out / "README.md"]
-
-
-def report_name(runs: Group) -> str:
-    """The name of the report's file, without its ending."""
-    return "-".join(
-        [
-            runs.task,
-            *([runs.profile] if runs.profile != "small" else []),
-            *([f"{runs.ranks}-ranks"] if runs.ranks != 2 else []),
-        ]
-    )
-
-
-def verdicts(runs: Group, quality: Quality) -> list[str]:
-    """The sentences that a report begins with."""
-    lines = []
-    auto = row(runs, "auto", quality)
-    if auto is None:
-        lines.append("**`auto` has not been run on this task.**")
-    else:
-        lines.append(_against_controls(auto, duels(runs, "auto", quality), quality))
-        if auto.ratio.mean >= 1:
-            lines.append(f"**`auto` does not save time here: {_ratio(auto.ratio)} of the plain run's.**")
-        lines += [_against_plain(auto, quality), *_against_clock(runs, auto, quality), *_reinvested(runs, quality)]
-    return [*lines, _negative_control(row(runs, "early", quality), quality), *_mixtures(runs)]
-
-
-def within_noise(policy: Row) -> bool:
-    """Whether the mean quality is known to fall behind the plain runs' by no more than they differ among themselves."""
-    return policy.noise is not None and policy.gain.mean >= -policy.noise
-
-
-def _against_controls(policy: Row, fought: Sequence[Duel], quality: Quality) -> str:
-    if len(fought) < 2:
-        return f"**`{policy.label}` has not been compared with both controls of its own time.**"
-    behind = " and ".join(f"`{duel.control.value}`" for duel in fought if not duel.ahead)
-    text = (
-        f"**By the mean {_name(policy)} does not beat {behind} at its own time:**"
-        if behind
-        else f"By the mean {_name(policy)} beats both controls at its own time:"
-    )
-    found = ", ".join(
-        f"{_difference(duel.gain, quality)} over `{duel.control.value}` ({duel.gain.verdict.value})" for duel in fought
-    )
-    return f"{text} {found}.{_times(policy, fought)}"
-
-
-def _against_plain(policy: Row, quality: Quality) -> str:
-    text = _result(policy, quality)
-    if policy.plain.diverged:
-        return f"{text}; what is noise cannot be told, since a plain run diverged."
-    if policy.noise is None:
-        return f"{text}; what is noise, a single seed does not tell."
-    spread = f"the {_number(policy.noise, quality)} that plain runs of its seeds spread by"
-    if within_noise(policy):
-        return f"{text}; by the mean not behind by more than {spread}."
-    return f"**{text}; by the mean behind by more than {spread}.**"
-
-
-def _negative_control(early: Row | None, quality: Quality) -> str:
-    if early is None:
-        return "**The negative control has not been run.**"
-    if early.plain.diverged:
-        return "**Of the negative control nothing can be said: a plain run diverged.**"
-    if early.gain.diverged:
-        return "The negative control loses clearly: a run diverged."
-    gain = _difference(early.gain, quality)
-    if early.noise is None:
-        return f"The negative control is at {gain}; with a single seed nothing can be said about noise."
-    spread = f"where plain runs of its seeds spread by {_number(early.noise, quality)}"
-    if -early.gain.mean > _CLEARLY * early.noise:
-        return f"The negative control loses clearly: {gain}, {spread}."
-    return f"**The negative control does not lose clearly ({gain}, {spread}): this task proves nothing.**"
-
-
-def _against_clock(runs: Group, policy: Row, quality: Quality) -> list[str]:
-    """The line that tells what the signal has earned over a plain clock."""
-    gain, clock = difference(runs, policy.label, "staged", quality), row(runs, "staged", quality)
-    if gain is None or clock is None:
-        return []
-    return [
-        f"`{policy.label}` over the plain clock `staged`: {_difference(gain, quality)} ({gain.verdict.value}); "
-        f"`staged` took {_time(clock)}."
-    ]
-
-
-def _reinvested(runs: Group, quality: Quality) -> list[str]:
-    lines = []
-    for label in runs.others:
-        found = row(runs, label, quality) if label.startswith("auto+") else None
-        if found is None:
-            continue
-        text = _result(found, quality)
-        both = found.gain.mean > 0 and found.ratio.mean < 1
-        lines.append(
-            f"{text}: by the mean better, and sooner."
-            if both
-            else f"**{text}: by the mean not both better and sooner.**"
-        )
-    return lines
-
-
-def _result(found: Row, quality: Quality) -> str:
-    seeds = "1 seed" if found.gain.count == 1 else f"{found.gain.count} seeds"
-    return (
-        f"{_name(found)} over {seeds}: {_difference(found.gain, quality)} to plain ({found.gain.verdict.value}) "
-        f"in {_time(found)}"
-    )
-
-
-def _times(policy: Row, fought: Sequence[Duel]) -> str:
-    """Controls get the policy's share of the steps; whether they took its time is a matter of the machine."""
-    times = " and ".join(f"{_ratio(duel.control_ratio)} (`{duel.control.value}`)" for duel in fought)
-    off = max(abs(duel.control_ratio.mean - policy.ratio.mean) for duel in fought)
-    return f" As measured, it took {_time(policy)}, and they {times}" + (
-        "." if off <= _SAME_TIME else ": the machine was not the same for all."
-    )
-
-
-def _time(found: Row) -> str:
-    own = "" if found.own == 1 else f" (its time is its own for the last {100 * found.own:.0f} % of the steps)"
-    return f"{_ratio(found.ratio)} of the plain run's time{own}"
-
-
-def _mixtures(runs: Group) -> list[str]:
-    """One line for all rows that are mixed in the same way."""
-    mixtures = {"plain": plain_mixture(runs), **{label: mixture(runs, label) for label in runs.others}}
-    labels: dict[str, list[str]] = {}
-    for label, found in mixtures.items():
-        if found:
-            labels.setdefault(found, []).append(f"`{label}`")
-    return [f"Mixed rows: {', '.join(names)}: {found}." for found, names in labels.items()]
+    pages[out / "README.md"] = overview(groups, notes.read_text(encoding="utf-8") if notes.exists() else "")
+    return pages | measured.page(out)
 
 
 def task_report(runs: Group, quality: Quality) -> str:
     """One task's report, as Markdown."""
-    kind = tasks.task_class(runs.task)
     name = report_name(runs)
-    plain = list(runs.plain.values())
-    final = final_quality(plain, quality)
-    seconds = Spread.of([record["seconds"] for record in plain])
     rows = [
         found
         for label in runs.others
         if label not in runs.variants and (found := row(runs, label, quality)) is not None
     ]
     text = [
-        f"# {kind.title}",
+        f"# {tasks.task_class(runs.task).title}",
         "",
-        *[f"- {line}" for line in verdicts(runs, quality)],
+        " ".join(summary(runs, quality)),
         "",
-        f"Profile `{runs.profile}`, {runs.ranks} ranks, seeds {', '.join(map(str, sorted(runs.plain)))}; "
-        f"{plain[0]['steps']:,} steps, {plain[0]['parameters']:,} parameters. "
-        f"Quality is the {quality.name.replace('_', ' ')} on the validation set at the end, in {quality.unit}, "
-        f"{'more' if quality.higher_is_better else 'less'} being better. Plain: {_value(final, quality)}"
-        f"{' (mixed)' if plain_mixture(runs) else ''}, {seconds.mean:.0f} s of training ({seconds.least:.0f} to "
-        f"{seconds.most:.0f}).",
+        *_table(runs, rows, quality),
         "",
-        *_machines(runs),
-        "",
-        "## Runs",
-        "",
-        "Quality is the difference to the plain run of the same seed, over which means are taken; positive is better. "
-        "± is half of the mean's 90 % interval over the seeds, by Student's t, of quality and of time: a run beats "
-        "another where the interval of quality lies above 0, loses where it lies below, and where it contains 0 they "
-        "cannot be told apart. "
-        "Time is that of training, evaluation left out, over the plain run's, both as measured. Where a run begins as "
-        "the plain run does, it may have been started from there, and its time is that of the plain run up to there "
-        "and its own from there on: the share of its own is given. TTA: time to the plain run's final quality over "
-        "the time the plain run took to get there; in brackets how many seeds got there. Less noise: to that quality "
-        "less the standard deviation of the plain runs of its seeds, which a single seed does not tell.",
-        "",
-        *_table(rows, quality),
-        "",
-        *_duel_table(runs, rows, quality),
-        *_variant_table(runs, quality),
         f"![Quality against time]({name}-pareto.svg)",
         "",
+        "## Details",
+        "",
+        *_setting(runs, quality),
+        "",
+        *[f"- {line}" for line in further(runs, quality)],
+        "",
+        *_duel_table(runs, rows, quality),
+        *_all_runs(rows, quality),
+        "",
+        *_variant_table(runs, quality),
         "## What was frozen when",
         "",
         f"![Frozen share over the steps]({name}-timeline.svg)",
         "",
         *_decisions(runs),
+        "## Where the records come from",
+        "",
+        *_machines(runs),
+        *_mixtures(runs),
     ]
     return "\n".join(text).rstrip() + "\n"
 
 
-def overview(groups: Sequence[Group], notes: str = "") -> str:
-    """README.md: the totals over all tasks, with the notes of the folder below them."""
-    text = ["# Results of `egeria bench`", "", *_sums(groups), ""]
-    if notes:
-        text += [notes.strip(), ""]
-    for runs in groups:
-        if runs.profile == "small":
-            lines = verdicts(runs, tasks.task_class(runs.task).quality)
-            text += [f"- {tasks.task_class(runs.task).title}: {lines[0]}"]
-            text += [f"  {line}" for line in lines[1:] if line.startswith("**")]
-    text += [
-        "",
-        "Written by `egeria bench report` from the records beside it. docs/benchmarks.md says what is "
-        "measured and how. Each cell: mean difference of quality to the plain run of the same seed, and training "
-        "time over the plain run's (± half of their 90 % intervals). Plain: ± the standard deviation over the "
-        "seeds. Mixed: rows come from several versions, machines or constants, as the task's report says.",
-        "",
-    ]
-    labels = list(
-        dict.fromkeys(
-            label
-            for runs in groups
-            for label in runs.others
-            if label not in runs.variants
-            and next(iter(runs.others[label].values()))["kind"] in (Kind.POLICY, Kind.EARLY)
-        )
-    )
-    text += [
-        "| task | profile | seeds | plain | " + " | ".join(f"`{label}`" for label in labels) + " |",
-        "|---|---|---|---|" + "---|" * len(labels),
-    ]
-    for runs in groups:
-        quality = tasks.task_class(runs.task).quality
-        final = final_quality(runs.plain.values(), quality)
-        cells = []
-        for label in labels:
-            found = row(runs, label, quality)
-            cells.append(
-                "" if found is None else f"{_signed(found.gain, quality)}, {_ratio(found.ratio, 2)}{_constants(found)}"
-            )
-        mixed = ", mixed" if _mixtures(runs) else ""
-        text.append(
-            f"| [{tasks.task_class(runs.task).title}]({report_name(runs)}.md) | {runs.profile} | "
-            f"{len(runs.plain)}{mixed} | {_value(final, quality)} {quality.unit}"
-            f"{', mixed' if plain_mixture(runs) else ''} | " + " | ".join(cells) + " |"
-        )
-    return "\n".join(text) + "\n"
-
-
-def _sums(groups: Sequence[Group]) -> list[str]:
-    """On how many of the tasks `auto` does what it should."""
-    small = [(runs, tasks.task_class(runs.task).quality) for runs in groups if runs.profile == "small"]
-    rows = [(runs, found, quality) for runs, quality in small if (found := row(runs, "auto", quality)) is not None]
-    if not rows:
+def _mixtures(runs: Group) -> list[str]:
+    """One line for all rows that are mixed in the same way."""
+    found = {"plain": plain_mixture(runs), **{label: mixture(runs, label) for label in runs.others}}
+    labels: dict[str, list[str]] = {}
+    for label, text in found.items():
+        if text:
+            labels.setdefault(text, []).append(f"`{label}`")
+    if not labels:
         return []
-    ratios = [found.ratio for _, found, _ in rows]
-    fought = [found for runs, _, quality in rows if len(found := duels(runs, "auto", quality)) == 2]
-    ahead = sum(all(duel.ahead for duel in pair) for pair in fought)
-    text = (
-        f"Of {len(rows)} tasks, `auto` takes less time than the plain run on {_count_below(ratios, 1)}, under "
-        f"{_MUCH_FASTER} of it on {_count_below(ratios, _MUCH_FASTER)}; by the mean it beats both controls of its "
-        f"own time on {ahead}."
-    )
-    several = [found for _, found, _ in rows if found.gain.count > 1]
-    if not several:
-        return [f"{text} One seed each: what is beyond the spread over seeds cannot be told."]
-    won = sum(all(duel.gain.verdict is Verdict.BEATS for duel in pair) for pair in fought)
-    lost = sum(any(duel.gain.verdict is Verdict.LOSES for duel in pair) for pair in fought)
-    under = sum(found.gain.verdict is Verdict.LOSES for found in several)
-    within = sum(within_noise(found) for found in several)
     return [
-        f"{text} Of the {len(several)} with more than one seed, it beats both beyond the spread over seeds on "
-        f"{won}, and loses to one of them on {lost}; it loses to plain beyond the spread on {under}, and its mean "
-        f"quality is within the plain runs' noise on {within}."
-    ]
-
-
-def _count_below(ratios: Sequence[Spread], limit: float) -> str:
-    count = str(sum(ratio.mean < limit for ratio in ratios))
-    if all(ratio.half_width is None for ratio in ratios):
-        return count
-    return f"{count} (beyond the spread over seeds on {sum(ratio.is_below(limit) for ratio in ratios)})"
-
-
-def _table(rows: Sequence[Row], quality: Quality) -> list[str]:
-    lines = [
-        f"| run | seeds | quality, {quality.unit} | worst seed | time | least to most | saved | by its own "
-        "account | frozen | TTA | TTA less noise | own steps | watching before, estimate |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for found in rows:
-        lines.append(
-            f"| {found.label}{_constants(found)} | {found.gain.count} | {_signed(found.gain, quality)} | "
-            f"{_number(found.gain.least, quality, sign=True)} | {_ratio(found.ratio)} | {found.ratio.least:.3f} to "
-            f"{found.ratio.most:.3f} | {100 * (1 - found.ratio.mean):.1f} % | {_percent(found.account)} | "
-            f"{100 * found.frozen:.1f} % | {_reached(found.reached, found)} | "
-            f"{_reached(found.reached_noise, found)} | {100 * found.own:.0f} % | {_percent(found.watching)} |"
-        )
-    lines += [
         "",
-        f"`early` freezes {EARLY_MODULES:.0%} of the layer modules at {EARLY_AT:.0%} of the steps: it must "
-        "lose, or the task proves nothing. `short S` is the whole schedule in that share of the steps, `drop S` "
-        "leaves as many steps out of the phase of low learning rates. Saved: share of the "
-        "plain run's time, as measured, and as the session adds it up (what freezing saved, less what it cost). "
-        "Frozen: share of the parameters, averaged over the steps. Watching before: an estimate, which is in no "
-        "other number here, of what hooks and agreement between ranks would have taken in the steps that are the "
-        "plain run's, as much a step as in its own, over the plain run's time. `--whole` measures it.",
+        "Some rows mix versions, machines or constants:",
+        "",
+        "| runs | mixed |",
+        "|---|---|",
+        *(f"| {', '.join(names)} | {text} |" for text, names in labels.items()),
     ]
-    return lines
+
+
+def _table(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
+    """The policies and the negative control, the policy of the summary first; without those of fewer seeds where it
+    has several."""
+    judged = judge(runs, quality)
+    shown = [found for found in rows if found.kind in (Kind.POLICY, Kind.EARLY)]
+    if judged is not None:
+        shown = [found for found in shown if found.gain.count > 1 or judged.policy.gain.count == 1]
+        shown.sort(key=lambda found: found.label != judged.policy.label)
+    lines = [
+        "| run | seeds | time saved | quality against plain | strongest control | quality against it | verdict |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for found in shown:
+        lines.append(
+            f"| {_name(found)} | {found.gain.count} | {saved(found)} | {percents(found.relative, 1, sign=True)} | "
+            f"{_against_best(runs, found, quality)} |"
+        )
+    return [
+        *lines,
+        "",
+        "Percents are of the plain run's time and of its final score. Above 0 is better. In brackets stands the 90 % "
+        "interval of the mean over the seeds.",
+    ]
+
+
+def _against_best(runs: Group, found: Row, quality: Quality) -> str:
+    """The last three cells of a row; the negative control has none."""
+    if found.kind is not Kind.POLICY:
+        return " | | "
+    best = strongest(duels(runs, found.label, quality))
+    return f"`{best.control}` | {percents(best.relative, 1, sign=True)} | {best.gain.verdict.value}"
+
+
+def _setting(runs: Group, quality: Quality) -> list[str]:
+    """Says what was trained, and how its numbers are to be read."""
+    plain = list(runs.plain.values())
+    final = final_quality(plain, quality)
+    seconds = Spread.of([record["seconds"] for record in plain])
+    deviation = "" if final.deviation is None else f" ± {plain_number(final.deviation, unit_digits(quality))}"
+    return [
+        f"The runs have the profile `{runs.profile}`, {runs.ranks} ranks and the seeds "
+        f"{', '.join(map(str, sorted(runs.plain)))}. A plain run takes {plain[0]['steps']:,} steps in "
+        f"{seconds.mean:.0f} s ({seconds.least:.0f} to {seconds.most:.0f}) and trains {plain[0]['parameters']:,} "
+        f"parameters. Its quality is the {quality.name.replace('_', ' ')} on the validation set at the end: "
+        f"{plain_number(final.mean, unit_digits(quality))}{deviation} {quality.unit}. "
+        f"{'More' if quality.higher_is_better else 'Less'} is better.",
+        "",
+        f"Evaluations are {plain_number(100 * between_evaluations(runs), 1)} % of a run apart. The control `{STOP}` is "
+        "the plain run's own curve at the policy's time, on a straight line between two evaluations. A curve that "
+        "flattens lies above that line, so that stopping is a little better than this page says.",
+        *_own_steps(runs, quality),
+    ]
+
+
+def _own_steps(runs: Group, quality: Quality) -> list[str]:
+    """How much of the policy's run is its own."""
+    judged = judge(runs, quality)
+    if judged is None or judged.policy.own == 1:
+        return []
+    policy = judged.policy
+    watching = (
+        ""
+        if policy.watching is None or policy.watching < _LEAST_SHARE
+        else f" To be watched up to there would have cost about {plain_number(100 * policy.watching, 1)} % more. That "
+        "is an estimate, which is in no other number here."
+    )
+    return [
+        "",
+        f"`{policy.label}` starts from a checkpoint of the plain run, and the last {100 * policy.own:.0f} % of the "
+        f"steps are its own.{watching}",
+    ]
 
 
 def _duel_table(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
-    fought = [duel for found in rows if found.kind is Kind.POLICY for duel in duels(runs, found.label, quality)]
+    fought = [
+        (found, duel) for found in rows if found.kind is Kind.POLICY for duel in duels(runs, found.label, quality)
+    ]
     if not fought:
         return []
     lines = [
-        "## Against controls of the same time",
+        "## Against each control of the same time",
         "",
-        f"| policy | control | quality over the control's, {quality.unit} | verdict | worst seed | control's time |",
-        "|---|---|---|---|---|---|",
+        f"| policy | control | quality against it | in {quality.unit} | verdict | worst seed | policy saved | "
+        "control saved |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for duel in fought:
+    for found, duel in fought:
         lines.append(
-            f"| {duel.label} | {duel.control.value} | {_signed(duel.gain, quality)} | "
-            f"{duel.gain.verdict.value} | {_number(duel.gain.least, quality, sign=True)} | "
-            f"{_ratio(duel.control_ratio)} |"
+            f"| `{duel.label}` | `{duel.control}` | {percents(duel.relative, 1, sign=True)} | "
+            f"{in_unit(duel.gain, quality)} | {duel.gain.verdict.value} | "
+            f"{plain_number(duel.gain.least, unit_digits(quality), sign=True)} | {saved(found)} | "
+            f"{percents(duel.control_ratio.complement)} |"
         )
-    return [*lines, ""]
+    return [
+        *lines,
+        "",
+        "A control takes the policy's share of the steps. Where it saved another share of the time, the machine was "
+        "not the same for both.",
+        "",
+    ]
+
+
+def _all_runs(rows: Sequence[Row], quality: Quality) -> list[str]:
+    lines = [
+        "## All runs",
+        "",
+        f"| run | seeds | quality against plain, {quality.unit} | worst seed | time saved | least to most | by its own "
+        "account | frozen | time to plain's quality | less noise | own steps |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for found in rows:
+        part = found.ratio.complement
+        lines.append(
+            f"| {_name(found)} | {found.gain.count} | {in_unit(found.gain, quality)} | "
+            f"{plain_number(found.gain.least, unit_digits(quality), sign=True)} | {saved(found, 1)} | "
+            f"{plain_number(100 * part.least, 1)} to {plain_number(100 * part.most, 1)} % | "
+            f"{_share(found.account)} | {_share(found.frozen)} | {_reached(found.reached, found)} | "
+            f"{_reached(found.reached_noise, found)} | {100 * found.own:.0f} % |"
+        )
+    return [
+        *lines,
+        "",
+        f"`early` freezes {EARLY_MODULES:.0%} of the layer modules at {EARLY_AT:.0%} of the steps. `short` has the "
+        "whole schedule in the share of the steps that its name says. `drop` leaves as many steps out where rates are "
+        "low. The account is the session's own: what freezing saved, less what it cost. Frozen is the share of the "
+        "parameters, averaged over the steps. The time to plain's quality is a share of the time that the plain run "
+        "takes to get there. Brackets say how many seeds got there. Less noise means: to that quality less the "
+        "deviation of the plain runs.",
+    ]
 
 
 def _variant_table(runs: Group, quality: Quality) -> list[str]:
@@ -390,7 +292,7 @@ def _variant_table(runs: Group, quality: Quality) -> list[str]:
     lines = [
         "## Other constants",
         "",
-        f"| run | constants | seeds | quality, {quality.unit} | over the policy under its own name | time | "
+        "| run | constants | seeds | quality against plain | against the policy under its own name | time saved | "
         "frozen | switches a run |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -399,9 +301,9 @@ def _variant_table(runs: Group, quality: Quality) -> list[str]:
         gain = None if found.label == policy else difference(runs, found.label, policy, quality)
         switches = statistics.fmean(len(record["switches"]) for record in runs.others[found.label].values())
         lines.append(
-            f"| {found.label} | {found.constants or 'its own'} | {found.gain.count} | "
-            f"{_signed(found.gain, quality)} | {'' if gain is None else _signed(gain, quality)} | "
-            f"{_ratio(found.ratio)} | {100 * found.frozen:.1f} % | {switches:.1f} |"
+            f"| `{found.label}` | {found.constants or 'its own'} | {found.gain.count} | "
+            f"{percents(found.relative, 1, sign=True)} | {'' if gain is None else percents(gain, 1, sign=True)} | "
+            f"{saved(found)} | {_share(found.frozen)} | {switches:.1f} |"
         )
     return [*lines, ""]
 
@@ -411,22 +313,24 @@ def _policy(runs: Group, label: str) -> str:
 
 
 def _decisions(runs: Group) -> list[str]:
-    lines = []
+    lines = [
+        "| run | seed | modules frozen, from step | last decision, at step | its reason |",
+        "|---|---|---|---|---|",
+    ]
     for label, seeds in runs.others.items():
         for seed, record in sorted(seeds.items()):
             if record["kind"] == Kind.POLICY:
-                lines += [f"- `{label}`, seed {seed}: " + (_switches(record) or "nothing was frozen")]
-                if record["decisions"]:
-                    last = record["decisions"][-1]
-                    lines[-1] += f". The last decision, at step {last['step']:,}: {last['reason']}"
-    return [*lines, ""] if lines else []
+                last = record["decisions"][-1] if record["decisions"] else None
+                lines.append(
+                    f"| `{label}` | {seed} | {_switches(record) or 'nothing'} | "
+                    + ("| |" if last is None else f"{last['step']:,} | `{last['reason']}` |")
+                )
+    return [*lines, ""] if len(lines) > 2 else []
 
 
 def _switches(record: Record) -> str:
-    return ", ".join(
-        f"{switch['frozen_prefix']} of {len(record['modules'])} modules from step {switch['step']:,}"
-        for switch in record["switches"]
-    )
+    changes = ", ".join(f"{switch['frozen_prefix']} from {switch['step']:,}" for switch in record["switches"])
+    return f"`{changes}` of {len(record['modules'])}" if changes else ""
 
 
 def _machines(runs: Group) -> list[str]:
@@ -439,47 +343,14 @@ def _machines(runs: Group) -> list[str]:
 
 
 def _name(found: Row) -> str:
-    return f"`{found.label}`{_constants(found)}"
+    return f"`{found.label}`" + (f" ({found.constants})" if found.constants else "")
 
 
-def _constants(found: Row) -> str:
-    return f" ({found.constants})" if found.constants else ""
-
-
-def _digits(quality: Quality) -> int:
-    return 2 if quality.scale == 100 else 4
-
-
-def _number(value: float, quality: Quality, sign: bool = False) -> str:
-    return f"{value:{'+' if sign else ''}.{_digits(quality)}f}"
-
-
-def _value(spread: Spread, quality: Quality) -> str:
-    deviation = "" if spread.deviation is None else f" ± {_number(spread.deviation, quality)}"
-    return _number(spread.mean, quality) + deviation
-
-
-def _signed(spread: Spread, quality: Quality) -> str:
-    """A mean difference and half of its interval."""
-    half = "" if spread.half_width is None else f" ± {_number(spread.half_width, quality)}"
-    return _number(spread.mean, quality, sign=True) + half
-
-
-def _ratio(spread: Spread, digits: int = 3) -> str:
-    """A mean ratio and half of its interval."""
-    half = "" if spread.half_width is None else f" ± {spread.half_width:.{digits}f}"
-    return f"{spread.mean:.{digits}f}{half}"
-
-
-def _difference(spread: Spread, quality: Quality) -> str:
-    return f"{_signed(spread, quality)} {quality.unit}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{plain_number(100 * share, 1)} %"
 
 
 def _reached(spread: Spread | None, found: Row) -> str:
     if spread is None:
         return "-"
-    return f"{spread.mean:.3f} ({spread.count}/{found.gain.count})"
+    return f"{100 * spread.mean:.0f} % ({spread.count}/{found.gain.count})"

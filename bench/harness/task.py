@@ -61,6 +61,7 @@ class Task(abc.ABC):
         noise that freezing half of the layer modules at a tenth of the training loses clearly. "paper": at full
         width, with schedules as in the paper, for GPUs.
       modules: how egeria.attach() is to cut the model.
+      pretrained: whether the network starts from weights that were trained elsewhere.
     """
 
     name: ClassVar[str]
@@ -68,6 +69,7 @@ class Task(abc.ABC):
     quality: ClassVar[Quality]
     profiles: ClassVar[Mapping[str, Profile]]
     modules: ClassVar[Any] = None
+    pretrained: ClassVar[bool] = False
 
     def __init__(self, profile: Profile, data: pathlib.Path | None):
         self.profile = profile

@@ -27,6 +27,7 @@ class BertSquad(Task):
 
     name = "bert-squad"
     title = "BERT (MiniLM-L6), SQuAD format"
+    pretrained = True
     quality = Quality("loss", "nats", higher_is_better=False)
     profiles = {
         "small": Profile(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import pathlib
 import sys
 
@@ -9,11 +11,13 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from bench.harness import comparisons, records
+from bench.harness import comparisons, measured, records, wording
 from bench.harness.errors import BenchError
-from bench.harness.report import overview, task_report, verdicts, write_reports
+from bench.harness.overview import overview, table
+from bench.harness.report import README_MARKS, task_report, write_readme, write_reports
 from bench.harness.runs import CLOCK
 from bench.harness.task import Quality
+from bench.harness.verdicts import further, judge, negative_control, summary
 
 ACCURACY = Quality("accuracy", "points", higher_is_better=True, scale=100)
 LOSS = Quality("loss", "nats", higher_is_better=False)
@@ -86,26 +90,6 @@ def test_differences_are_paired_by_seed_and_positive_where_better():
     assert ACCURACY.gain(0.91, 0.90) == pytest.approx(1.0)
 
 
-def test_times_have_a_spread_over_seeds_too(tmp_path: pathlib.Path):
-    one = record("auto", 0, 0.2, 80)
-    entries = [plain(0), plain(1), one, record("auto", 1, 0.2, 90), record("staged", 0, 0.2, 80)]
-    runs = group(*entries)
-    assert any("in 0.850 ± 0.316 of the plain run's time" in line for line in verdicts(runs, LOSS))
-    report = task_report(runs, LOSS)
-    assert "| 0.850 ± 0.316 | 0.800 to 0.900 |" in report
-    assert "| 0.800 | 0.800 to 0.800 |" in report  # a single seed has none
-    for entry in entries:
-        records.append(records.file_of(tmp_path, "digits"), entry)
-    write_reports(tmp_path)
-    text = (tmp_path / "README.md").read_text()
-    assert (
-        "less time than the plain run on 1 (beyond the spread over seeds on 0), under 0.9 of it on 1 (beyond the "
-        "spread over seeds on 0);" in text
-    )
-    assert "0.85 ± 0.32 |" in text
-    assert "than the plain run on 1, under 0.9 of it on 1; by" in overview([group(plain(0), one)])
-
-
 def test_a_seed_without_its_plain_run_does_not_count():
     runs = group(plain(0), record("auto", 0, 0.2, 90), record("auto", 7, 0.9, 10))
     assert comparisons.row(runs, "auto", LOSS).gain.count == 1
@@ -125,39 +109,6 @@ def test_records_of_older_settings_are_left_out():
 
 
 @pytest.mark.parametrize(
-    ("short", "drop", "said"),
-    [
-        (
-            0.25,
-            0.24,
-            "By the mean `auto` beats both controls at its own time: +0.0500 ± 0.0000 nats over `short` (beats)",
-        ),
-        (
-            0.19,
-            0.24,
-            "**By the mean `auto` does not beat `short` at its own time:** -0.0100 ± 0.0000 nats over `short` "
-            "(loses), +0.0400 ± 0.0000 nats over `drop` (beats).",
-        ),
-        (0.19, 0.18, "does not beat `short` and `drop`"),
-    ],
-)
-def test_the_first_line_says_whether_auto_beats_its_controls(short: float, drop: float, said: str):
-    runs = group(*auto_with_controls(0.2, short, drop))
-    assert said in verdicts(runs, LOSS)[0]
-    assert said in task_report(runs, LOSS).splitlines()[2]
-
-
-def test_a_mean_within_the_spread_over_seeds_is_no_victory():
-    entries = auto_with_controls(0.2, 0.25, 0.24)
-    entries[3] = {**entries[3], "final": 0.21}  # `short`: gains of .01 and .05
-    runs = group(*entries)
-    assert "+0.0300 ± 0.1263 nats over `short` (cannot be told apart)" in verdicts(runs, LOSS)[0]
-    assert "| auto | short | +0.0300 ± 0.1263 | cannot be told apart |" in task_report(runs, LOSS)
-    one = group(*(entry for entry in entries if entry["seed"] == 0))
-    assert "+0.0100 nats over `short` (cannot be told: one seed)" in verdicts(one, LOSS)[0]
-
-
-@pytest.mark.parametrize(
     ("values", "half_width", "verdict"),
     [
         ([0.1, 0.2], 6.314 * 0.05, comparisons.Verdict.OPEN),
@@ -174,69 +125,143 @@ def test_verdicts_are_by_students_interval(values: list[float], half_width: floa
     assert spread.verdict is verdict
 
 
-def test_it_says_whether_auto_is_within_the_noise_and_what_it_earns_over_a_clock():
-    entries = [*auto_with_controls(0.2, 0.25, 0.24), *(record("staged", seed, 0.21, 80) for seed in (0, 1))]
-    said = "\n".join(verdicts(group(*entries), LOSS))
-    assert (
-        "`auto` over 2 seeds: +0.0005 ± 0.0032 nats to plain (cannot be told apart) in 0.900 ± 0.000 of the "
-        "plain run's time; by the mean not behind by more than the 0.0007" in said
-    )
-    assert "over the plain clock `staged`: +0.0100 ± 0.0000 nats (beats); `staged` took 0.800 ± 0.000 of" in said
-    bad = verdicts(group(*auto_with_controls(0.203, 0.25, 0.24)), LOSS)
-    assert any(
-        line.startswith("**`auto` over 2 seeds: -0.0025") and "behind by more than the 0.0007" in line for line in bad
-    )
-    one = verdicts(group(plain(0), record("auto", 0, 0.19, 90)), LOSS)
-    assert any("over 1 seed: +0.0100" in line and "a single seed does not tell" in line for line in one)
+def test_stopping_is_the_plain_curve_at_the_policys_time():
+    runs = group(plain(0, 0.2), record("auto", 0, 0.19, 75))
+    (duel,) = comparisons.duels(runs, "auto", LOSS)
+    assert duel.control == comparisons.STOP
+    assert duel.gain.mean == pytest.approx(1 - 0.8 * 0.75 - 0.19)
+    assert duel.relative.mean == pytest.approx(duel.gain.mean / 0.2)
+    assert duel.control_ratio.mean == pytest.approx(0.75)
+    assert comparisons.between_evaluations(runs) == pytest.approx(1 / 3)
 
 
-def test_it_says_whether_more_steps_are_better_and_still_sooner():
-    for final, seconds, said in ((0.19, 99, "better, and sooner"), (0.21, 99, "**"), (0.19, 101, "**")):
-        lines = verdicts(group(plain(0), record("auto", 0, 0.2, 90), record("auto+6%", 0, final, seconds)), LOSS)
-        assert any("`auto+6%` over 1 seed" in line and said in line for line in lines)
+@pytest.mark.parametrize(("seconds", "loss"), [(5, 0.92), (10, 0.92), (30, 0.76), (100, 0.2), (130, 0.2)])
+def test_stopping_lies_between_two_evaluations(seconds: float, loss: float):
+    assert comparisons.quality_at(plain(0, 0.2), LOSS, seconds) == pytest.approx(loss)
+
+
+@pytest.mark.parametrize(
+    ("auto", "short", "drop", "control", "said"),
+    [
+        (0.2, 0.35, 0.34, "to stop the plain run (`stop`)", "beats it"),
+        (0.2, 0.25, 0.24, "to leave out late steps (`drop`)", "beats it"),
+        (0.2, 0.19, 0.24, "a shorter schedule (`short`)", "loses to it"),
+        (0.2, 0.25, 0.20, "to leave out late steps (`drop`)", "cannot be told apart from it"),
+        (float("nan"), 0.25, 0.24, "to stop the plain run (`stop`)", "since a run diverged"),
+        (0.2, float("nan"), 0.24, "to leave out late steps (`drop`)", "beats it"),
+    ],
+)
+def test_the_first_sentence_names_the_strongest_control_and_the_verdict(
+    auto: float, short: float, drop: float, control: str, said: str
+):
+    runs = group(*auto_with_controls(auto, short, drop))
+    first = summary(runs, LOSS)[0]
+    assert f"the strongest control is {control}, and `auto` " in first and said in first
+    assert task_report(runs, LOSS).splitlines()[2].startswith(first)
+
+
+def test_a_control_that_not_all_seeds_have_is_none():
+    entries = [entry for entry in auto_with_controls(0.2, 0.19, 0.24) if entry["kind"] != "short" or entry["seed"] == 0]
+    assert "(`drop`)" in summary(group(*entries), LOSS)[0]
+
+
+def test_what_saves_nothing_is_compared_with_plain():
+    runs = group(plain(0, 0.2), record("auto", 0, 0.21, 100))
+    assert [duel.gain.mean for duel in comparisons.duels(runs, "auto", LOSS)] == [pytest.approx(-0.01)] * 3
+    assert "**Train plainly instead**: `auto` saved no time here." in summary(runs, LOSS)
+
+
+@pytest.mark.parametrize(
+    ("finals", "seconds", "said"),
+    [
+        ((0.28, 0.281), 90, "that time is as good"),  # the plain runs at nine tenths of their steps
+        ((0.28, 0.3), 90, "that time is as good"),
+        ((0.35, 0.351), 90, "that time is better"),
+    ],
+)
+def test_where_stopping_is_as_good_the_page_says_so(finals: tuple[float, float], seconds: float, said: str):
+    runs = group(plain(0), plain(1, 0.201), *(record("auto", seed, finals[seed], seconds) for seed in (0, 1)))
+    (line,) = [line for line in summary(runs, LOSS) if "**Stop instead**" in line]
+    assert said in line
+    assert "| stop instead |" in overview([runs])
+
+
+def test_where_stopping_is_not_as_good_the_page_does_not_say_so():
+    ahead = group(plain(0), plain(1, 0.201), record("auto", 0, 0.26, 90), record("auto", 1, 0.2, 90))
+    assert not any("Stop" in line for line in summary(ahead, LOSS))
+    assert any("more seeds have to tell" in line for line in summary(ahead, LOSS))
+    one = group(plain(0), record("auto", 0, 0.3, 90))
+    assert "These runs do not tell whether `auto` is worth it." in summary(one, LOSS)
+    won = group(*auto_with_controls(0.2, 0.25, 0.24))
+    assert "Freezing pays on this task." in summary(won, LOSS)
+    lost = group(*auto_with_controls(0.2, 0.19, 0.24))
+    assert "**Use `short` instead**: it is better in the same time." in summary(lost, LOSS)
+
+
+def test_percents_have_their_spread_over_seeds():
+    runs = group(plain(0), plain(1), record("auto", 0, 0.19, 80), record("auto", 1, 0.21, 90))
+    row = comparisons.row(runs, "auto", LOSS)
+    assert wording.saved(row) == "15 % (-17 to 47)"
+    assert wording.percents(row.relative, 1, sign=True) == "0.0 % (-31.6 to 31.6)"
+    assert wording.better_or_worse(row.relative) == "the same (-31.6 to 31.6)"
+    assert wording.in_unit(row.gain, LOSS) == "0.0000 (-0.0631 to 0.0631)"
+    one = comparisons.row(group(plain(0), record("auto", 0, 0.21, 80)), "auto", LOSS)
+    assert wording.better_or_worse(one.relative) == "5.0 % worse (one seed)"
+    assert wording.saved(one) == "20 % (one seed)"
+    lost = comparisons.row(group(plain(0), record("auto", 0, float("nan"), 80)), "auto", LOSS)
+    assert wording.percents(lost.relative) == "diverged"
+
+
+def test_the_policy_with_the_most_seeds_is_judged_and_auto_among_equals():
+    both = [record(label, 0, 0.2, 90) for label in ("finetune", "auto", "staged")]
+    assert judge(group(plain(0), plain(1), *both), LOSS).policy.label == "auto"
+    more = group(plain(0), plain(1), *both, record("finetune", 1, 0.2, 90))
+    assert judge(more, LOSS).policy.label == "finetune"
+    assert judge(group(plain(0), record("staged", 0, 0.2, 90)), LOSS).policy.label == "staged"
+    assert summary(group(plain(0)), LOSS)[0] == "**No policy has been run on this task.**"
+
+
+def test_it_says_what_the_policy_earns_over_a_clock_and_whether_more_steps_are_better_and_still_sooner():
+    runs = group(*auto_with_controls(0.2, 0.25, 0.24), *(record("staged", seed, 0.21, 80) for seed in (0, 1)))
+    assert further(runs, LOSS) == [
+        "The plain clock `staged` saved 20 % (20 to 20). The quality of `auto` is 5.0 % better (4.9 to 5.1) than that "
+        "of `staged`."
+    ]
+    for final, seconds, said in ((0.19, 99, "better, and"), (0.21, 99, "not both"), (0.19, 101, "not both")):
+        longer = group(plain(0), record("auto", 0, 0.2, 90), record("auto+6%", 0, final, seconds))
+        assert any("`auto+6%` trains for more steps" in line and said in line for line in further(longer, LOSS))
 
 
 def test_other_constants_have_a_table_of_their_own_beside_the_policy(tmp_path: pathlib.Path):
     wide = [record("wide", seed, 0.19, 80, policy="auto", options={"start": 0.5}) for seed in (0, 1)]
     runs = group(*auto_with_controls(0.2, 0.25, 0.24), *wide, record("auto+6%", 0, 0.2, 95, policy="auto"))
     assert runs.variants == ["wide"]
+    assert runs.policies == ["auto"]
     own, other = task_report(runs, LOSS).partition("## Other constants")[::2]
-    assert "| wide |" not in own and "| auto+6% |" in own
-    assert "| auto | its own | 2 | +0.0005 ± 0.0032 |  | 0.900 ± 0.000 | 10.0 % | 1.0 |" in other
-    assert (
-        '| wide | `{"start": 0.5}` | 2 | +0.0105 ± 0.0032 | +0.0100 ± 0.0000 | 0.800 ± 0.000 | 10.0 % | 1.0 |' in other
-    )
-    for entry in runs.records:
-        records.append(records.file_of(tmp_path, "digits"), entry)
-    write_reports(tmp_path)
-    assert "`wide`" not in (tmp_path / "README.md").read_text()
+    assert "| `wide` |" not in own and "| `auto+6%` |" in own
+    assert "| `auto` | its own | 2 | +0.2 % (-1.3 to 1.8) |  | 10 % (10 to 10) | 10.0 % | 1.0 |" in other
+    assert '| `wide` | `{"start": 0.5}` | 2 | +5.2 % (3.7 to 6.7) | +5.0 % (4.9 to 5.1) | 20 % (20 to 20) |' in other
 
 
-def test_other_constants_under_a_policys_own_name_are_seen_and_not_mixed_in_silence(tmp_path: pathlib.Path):
+def test_other_constants_under_a_policys_own_name_are_seen_and_not_mixed_in_silence():
     sooner = {"start": 0.5}
     one = [plain(0), record("auto", 0, 0.2, 90, options=sooner)]
     runs = group(*one)
-    assert any('`auto` (`{"start": 0.5}`) over 1 seed' in line for line in verdicts(runs, LOSS))
-    assert '| auto (`{"start": 0.5}`) | 1 |' in task_report(runs, LOSS)
-    assert not any("Mixed" in line for line in verdicts(runs, LOSS))
+    assert '| `auto` (`{"start": 0.5}`) | 1 |' in task_report(runs, LOSS)
+    assert "Some rows mix" not in task_report(runs, LOSS)
 
-    runs = group(*one, plain(1), record("auto", 1, 0.2, 90))
-    assert 'Mixed rows: `auto`: seed 0 with `{"start": 0.5}`, seed 1 with its own constants.' in verdicts(runs, LOSS)
-    assert '| auto (`{"start": 0.5}`, its own) | 2 |' in task_report(runs, LOSS)
-    for entry in runs.records:
-        records.append(records.file_of(tmp_path, "digits"), entry)
-    write_reports(tmp_path)
-    text = (tmp_path / "README.md").read_text()
-    assert "| small | 2, mixed |" in text and '0.90 ± 0.00 (`{"start": 0.5}`, its own) |' in text
+    report = task_report(group(*one, plain(1), record("auto", 1, 0.2, 90)), LOSS)
+    assert '| `auto` | Seed 0 with `{"start": 0.5}`, seed 1 with its own constants |' in report
+    assert '| `auto` (`{"start": 0.5}`, its own) | 2 |' in report
 
 
 def test_the_clock_of_a_bare_schedule_is_its_own_constant():
     clock = {"entries": [{"fraction": at, "module_share": share} for at, share in CLOCK]}
     report = task_report(group(plain(0), record("schedule", 0, 0.2, 90, options=clock)), LOSS)
-    assert "| schedule | 1 |" in report
+    assert "| `schedule` | 1 |" in report
     later = {"entries": [{"fraction": 0.95, "module_share": 1.0}]}
     report = task_report(group(plain(0), record("schedule", 0, 0.2, 90, options=later)), LOSS)
-    assert '| schedule (`{"entries": [{"fraction": 0.95' in report
+    assert '| `schedule` (`{"entries": [{"fraction": 0.95' in report
 
 
 def test_it_says_which_time_is_a_runs_own_and_estimates_what_watching_took_before():
@@ -245,86 +270,138 @@ def test_it_says_which_time_is_a_runs_own_and_estimates_what_watching_took_befor
     runs = group(plain(0), shared, record("plasticity", 0, 0.2, 90))
     assert comparisons.row(runs, "auto", LOSS).watching == pytest.approx(0.9 / 30 * 70 / 100)
     assert comparisons.row(runs, "plasticity", LOSS).watching is None
-    assert any(
-        "in 0.900 of the plain run's time (its time is its own for the last 30 % of the steps)" in line
-        for line in verdicts(runs, LOSS)
-    )
-    assert "| 30 % | 2.1 % |" in task_report(runs, LOSS)
+    report = task_report(runs, LOSS)
+    assert "and the last 30 % of the steps are its own. To be watched up to there would have cost about 2.1 %" in report
 
 
-def test_it_says_which_rows_mix_versions_and_machines(tmp_path: pathlib.Path):
+def test_it_says_which_rows_mix_versions_and_machines():
     entries = auto_with_controls(0.2, 0.25, 0.24)
-    assert not any("Mixed" in line for line in verdicts(group(*entries), LOSS))
+    assert "Some rows mix" not in task_report(group(*entries), LOSS)
 
     def elsewhere(entry: dict, **facts: object) -> dict:
         return {**entry, "machine": {**entry["machine"], **facts}}
 
     newer = [elsewhere(entry, egeria="d") if entry["seed"] == 1 else entry for entry in entries]
-    newer.append(record("auto", 2, 0.2, 90))
-    newer.append(plain(2))
-    lines = verdicts(group(*newer), LOSS)
-    assert "Mixed rows: `plain`: seeds 0, 2 by version c, seed 1 by version d." in lines
-    assert "Mixed rows: `auto`: seeds 0, 2 by version c, seed 1 by version d; the plain runs likewise." in lines
+    newer += [record("auto", 2, 0.2, 90), plain(2)]
+    report = task_report(group(*newer), LOSS)
+    assert "| `plain` | Seeds 0, 2 by version c, seed 1 by version d |" in report
+    assert "| `auto` | Seeds 0, 2 by version c, seed 1 by version d. The plain runs likewise |" in report
     assert (
-        "Mixed rows: `early`, `short 0.90`, `drop 0.90`: seed 0 by version c, seed 1 by version d; the plain runs "
-        "likewise." in lines
+        "| `early`, `short 0.90`, `drop 0.90` | Seed 0 by version c, seed 1 by version d. The plain runs likewise |"
+        in report
     )
-    assert "Plain: 0.2003 ± 0.0006 (mixed), 100 s of training" in task_report(group(*newer), LOSS)
     moved = [elsewhere(entries[0], cores=4), *entries[1:5]]
-    said = "seed 0 on 2 cores (p), device cpu, torch 2; the plain runs: seed 0 on 4 cores (p), device cpu, torch 2."
-    assert any(
-        line.startswith("Mixed rows: `auto`, `early`") and line.endswith(said) for line in verdicts(group(*moved), LOSS)
-    )
-    for entry in newer:
-        records.append(records.file_of(tmp_path, "digits"), entry)
-    write_reports(tmp_path)
-    assert "| small | 3, mixed | 0.2003 ± 0.0006 nats, mixed |" in (tmp_path / "README.md").read_text()
+    said = "Seed 0 on 2 cores (p), device cpu, torch 2. The plain runs: seed 0 on 4 cores (p), device cpu, torch 2 |"
+    assert said in task_report(group(*moved), LOSS)
 
 
 def test_plain_runs_of_other_seeds_are_no_noise_of_a_row():
-    elsewhere = {**plain(2, 0.3), "machine": {**plain(2)["machine"], "cores": 4}}
-    runs = group(*auto_with_controls(0.203, 0.25, 0.24), elsewhere)
+    runs = group(*auto_with_controls(0.203, 0.25, 0.24), plain(2, 0.3))
     assert comparisons.row(runs, "auto", LOSS).noise == pytest.approx(0.001 / 2**0.5)
-    lines = verdicts(runs, LOSS)
-    assert any("behind by more than the 0.0007 that plain runs of its seeds spread by" in line for line in lines)
-    assert any("loses clearly" in line and "spread by 0.0007" in line for line in lines)
-    (mixed,) = [line for line in lines if line.startswith("Mixed")]
-    assert mixed.startswith("Mixed rows: `plain`: seeds 0, 1 on 2 cores")
+    assert "Plain runs of these seeds differ by 0.4 %." in summary(runs, LOSS)
 
 
-def test_the_overview_counts_the_tasks_on_which_auto_does_what_it_should(tmp_path: pathlib.Path):
-    for entry in auto_with_controls(0.2, 0.25, 0.24):
-        records.append(records.file_of(tmp_path, "digits"), entry)
-    write_reports(tmp_path)
-    assert (
-        "Of 1 tasks, `auto` takes less time than the plain run on 1 (beyond the spread over seeds on 1), under "
-        "0.9 of it on 0 (beyond the spread over seeds on 0); by the mean it beats both controls of its own "
-        "time on 1. Of the 1 with more than one seed, it beats both beyond the spread over seeds on 1, and loses to "
-        "one of them on 0; it loses to plain beyond the spread on 0, and its mean quality is within the plain runs' "
-        "noise on 1." in (tmp_path / "README.md").read_text()
-    )
+def test_the_overview_counts_the_tasks_on_which_the_policy_does_what_it_should():
+    text = overview([group(*auto_with_controls(0.2, 0.25, 0.24))])
+    assert "The policy saved time on 1 of 1 tasks. On 1 its quality is better" in text
+    assert "It beats the strongest control of its own time on 1, loses to it on 0, and cannot be told apart" in text
+    row = "| `auto` | 10 % (10 to 10) | +0.2 % (-1.3 to 1.8) | `drop`: +20.0 % (19.6 to 20.3) | freeze |"
+    assert row in text
 
 
-def test_a_missing_control_is_not_a_victory():
-    entries = [entry for entry in auto_with_controls(0.2, 0.25, 0.24) if entry["kind"] != "drop"]
-    assert "has not been compared with both" in verdicts(group(*entries), LOSS)[0]
-    one_seed_only = [
-        entry for entry in auto_with_controls(0.2, 0.25, 0.24) if entry["kind"] != "short" or entry["seed"] == 0
+def test_the_table_for_a_readme_has_ten_rows_at_most_pretrained_networks_first(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("bench.harness.overview._MOST_ROWS", 2)
+    groups = [
+        group(*({**entry, "task": task} for entry in auto_with_controls(0.2, 0.25, drop)))
+        for task, drop in (("digits", 0.24), ("resnet50-imagenette", 0.1999), ("bert-squad", 0.24))
     ]
-    assert "has not been compared with both" in verdicts(group(*one_seed_only), LOSS)[0]
+    assert table(groups, "docs/results").splitlines()[2:] == [
+        "| [BERT (MiniLM-L6), SQuAD format](docs/results/bert-squad.md), fine-tuned | 10 % (10 to 10) | "
+        "0 % (-1 to 2) | **ahead of `drop` by 20 % (20 to 20)** |",
+        "| [ResNet-50, Imagenette](docs/results/resnet50-imagenette.md), from scratch | 10 % (10 to 10) | "
+        "0 % (-1 to 2) | **behind `drop` by less than 1 %** |",
+        "",
+        "[The results](docs/results/README.md) have 1 more task.",
+    ]
+    assert table(groups, "docs/results", ["| a |"]).splitlines()[2:4] == [
+        "| a |",
+        table(groups, "docs/results").splitlines()[2],
+    ]
+    assert "(digits.md), profile `small`: freeze" in overview(groups)
 
 
-def test_what_saves_nothing_is_compared_with_plain():
-    runs = group(plain(0, 0.2), record("auto", 0, 0.21, 100))
-    assert [duel.gain.mean for duel in comparisons.duels(runs, "auto", LOSS)] == [pytest.approx(-0.01)] * 2
-    assert any("does not save time" in line for line in verdicts(runs, LOSS))
+def test_what_cannot_be_told_apart_is_level_in_the_table_for_a_readme():
+    groups = [group(*auto_with_controls(0.2, 0.25, 0.2))]
+    assert "| level with `drop`, 0 % (0 to 0) |" in table(groups, "docs/results")
 
 
-def test_a_negative_control_within_the_noise_proves_nothing():
-    noisy = group(plain(0, 0.2), plain(1, 0.3), *(record("early", seed, 0.3, 60, "early") for seed in (0, 1)))
-    assert any("this task proves nothing" in line for line in verdicts(noisy, LOSS))
+def test_a_readme_gets_the_table_between_its_marks_and_keeps_the_rest(tmp_path: pathlib.Path):
+    for entry in auto_with_controls(0.2, 0.25, 0.24):
+        records.append(records.file_of(tmp_path / "results", "digits"), entry)
+    page = tmp_path / "README.md"
+    page.write_text("# Title\n")
+    with pytest.raises(BenchError, match=r"\[NO_MARKER\]"):
+        write_readme(tmp_path / "results", page)
+    page.write_text("# Title\n\n" + "\nold\n".join(README_MARKS) + "\n\nThe end.\n")
+    write_readme(tmp_path / "results", page)
+    text = page.read_text()
+    assert text.startswith(f"# Title\n\n{README_MARKS[0]}\n| task |") and text.endswith(
+        f"\n{README_MARKS[1]}\n\nThe end.\n"
+    )
+    assert "old" not in text and "](results/digits.md)" in text
+    write_readme(tmp_path / "results", page)
+    assert page.read_text() == text
+
+
+@pytest.mark.parametrize("final", [0.3, 0.2, float("nan"), float("inf")])
+def test_the_negative_control_has_to_lose(final: float):
+    noisy = group(plain(0, 0.2), plain(1, 0.3), *(record("early", seed, final, 60, "early") for seed in (0, 1)))
+    said = negative_control(comparisons.row(noisy, "early", LOSS))
+    assert ("This task proves nothing.**" in said) is math.isfinite(final)
+    assert ("loses clearly: a run diverged" in said) is not math.isfinite(final)
     clear = group(*auto_with_controls(0.2, 0.25, 0.24))
-    assert any("loses clearly" in line for line in verdicts(clear, LOSS))
+    assert "loses clearly, as it must" in negative_control(comparisons.row(clear, "early", LOSS))
+    one = group(plain(0), record("early", 0, 0.5, 60, "early"))
+    assert "a single seed does not tell" in negative_control(comparisons.row(one, "early", LOSS))
+    assert negative_control(None) == "**The negative control has not been run.**"
+
+
+def test_a_run_that_diverged_is_reported_and_has_not_won():
+    report = task_report(group(*auto_with_controls(float("nan"), 0.25, 0.24)), LOSS)
+    assert "| `auto` | 2 | 10 % (10 to 10) | diverged | `stop` | diverged | cannot be told: a run diverged |" in report
+
+
+def test_a_plain_run_that_diverged_is_no_single_seed():
+    entries = auto_with_controls(0.2, 0.25, 0.24)
+    entries[0] = plain(0, float("nan"))
+    lines = summary(group(*entries), LOSS)
+    assert "**Nothing can be said about the negative control: a plain run diverged.**" in lines
+    assert "A plain run diverged, so that noise cannot be told." in lines
+    assert not any("single seed" in line for line in lines)
+
+
+def test_the_notes_of_a_folder_stand_below_the_table():
+    runs = [group(plain(0), record("auto", 0, 0.2, 80))]
+    assert "\n\nRecords of old versions are gone.\n\n## Pages" in overview(runs, "Records of old versions are gone.\n")
+    assert overview(runs, "") == overview(runs)
+
+
+def test_tables_of_measurements_are_those_of_their_records(tmp_path: pathlib.Path):
+    (tmp_path / "measured").mkdir()
+    value = {"median": 0.5, "least": 0.45, "most": 0.6, "unit": "ms"}
+    rows = [{"what": "a step", "values": {"time": value, "seed": 3, "note": "shared"}}, {"what": "b", "values": {}}]
+    origin = {"program": "tests/a.py", "arguments": "--b", "machine": "2 cores"}
+    (tmp_path / "measured" / "a.json").write_text(json.dumps(origin | {"rows": rows}))
+    page = tmp_path / "measurements.md"
+    page.write_text("# A\n\n<!-- measured/a.json -->\nold\n<!-- end -->\n\nB.\n")
+    said = measured.page(tmp_path)[page]
+    assert said == (
+        "# A\n\n<!-- measured/a.json -->\n| what | time | seed | note |\n|---|---|---|---|\n"
+        "| a step | 0.5 ms (0.45 to 0.6) | 3 | shared |\n| b |  |  |  |\n\n"
+        "Measured by `tests/a.py --b` on 2 cores.\n<!-- end -->\n\nB.\n"
+    )
+    (tmp_path / "measured" / "a.json").write_text(json.dumps(origin | {"rows": rows, "transcribed": True}))
+    assert "measured once and copied by hand" in measured.page(tmp_path)[page]
 
 
 def test_reports_are_made_of_the_records_alone_and_repeatably(tmp_path: pathlib.Path):
@@ -338,48 +415,3 @@ def test_reports_are_made_of_the_records_alone_and_repeatably(tmp_path: pathlib.
     assert {"digits-pareto.svg", "digits-timeline.svg"} <= set(first)
     write_reports(tmp_path)
     assert first == {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
-
-
-def test_a_run_that_diverged_is_reported_and_has_not_won(tmp_path: pathlib.Path):
-    for entry in auto_with_controls(float("nan"), 0.25, 0.24):
-        records.append(records.file_of(tmp_path, "digits"), entry)
-    write_reports(tmp_path)
-    text = (tmp_path / "digits.md").read_text()
-    assert "| auto | 2 | +nan" in text
-    assert "does not beat `short` and `drop`" in text
-    assert "+nan nats over `short` (cannot be told: a run diverged)" in text
-
-
-@pytest.mark.parametrize("final", [float("nan"), float("inf")])
-@pytest.mark.parametrize("seeds", [[0], [0, 1]])
-def test_a_negative_control_that_diverged_loses_clearly(final: float, seeds: list[int]):
-    runs = group(
-        *(
-            entry
-            for seed in seeds
-            for entry in (
-                plain(seed, 0.2 + 0.001 * seed),
-                record("early", seed, final if seed == 0 else 0.5, 60, "early"),
-            )
-        )
-    )
-    assert "The negative control loses clearly: a run diverged." in verdicts(runs, LOSS)
-
-
-def test_a_plain_run_that_diverged_is_no_single_seed(tmp_path: pathlib.Path):
-    entries = auto_with_controls(0.2, 0.25, 0.24)
-    entries[0] = plain(0, float("nan"))
-    lines = verdicts(group(*entries), LOSS)
-    assert "**Of the negative control nothing can be said: a plain run diverged.**" in lines
-    assert any(line.startswith("`auto` over 2 seeds") and "since a plain run diverged" in line for line in lines)
-    assert not any("single seed" in line for line in lines)
-    for entry in entries:
-        records.append(records.file_of(tmp_path, "digits"), entry)
-    write_reports(tmp_path)
-    assert "quality is within the plain runs' noise on 0." in (tmp_path / "README.md").read_text()
-
-
-def test_the_notes_of_a_folder_stand_below_the_totals():
-    runs = [group(plain(0), record("auto", 0, 0.2, 80))]
-    assert "\n\nRecords of old versions are gone.\n\n- " in overview(runs, "Records of old versions are gone.\n")
-    assert overview(runs, "") == overview(runs)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Shows what becomes of a bad freeze that somebody forces on a job of the policy `auto`.
 
-usage: forced_freeze.py TASK [--data DIR] [options]      tasks and DIR: docs/benchmarks.md
+usage: forced_freeze.py TASK [--data DIR] [options]      tasks and DIR: docs/reference/benchmarks.md
 Needs the package (PYTHONPATH=build/dev/python).
 
 Trains the task plainly, and with `auto`. At a part of the second run's steps, `egeria freeze` is told to freeze a part

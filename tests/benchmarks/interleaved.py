@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the time and quality of whole trainings with policies and of the plain one: all at once, in turns.
 
-usage: interleaved.py TASK [--data DIR] [options]      tasks and DIR: docs/benchmarks.md
+usage: interleaved.py TASK [--data DIR] [options]      tasks and DIR: docs/reference/benchmarks.md
 Needs the package (PYTHONPATH=build/dev/python).
 
 All runs of a seed are started together, and take turns of a few steps each, so that a machine that others use, or

@@ -26,19 +26,6 @@ NOT_YET = (
     "docs/reference/policies.md",
     "docs/reference/compatibility.md",
     "docs/reference/job-file.md",
-    # Results
-    "docs/benchmarks.md",
-    "docs/results/README.md",
-    "docs/results/bert-squad.md",
-    "docs/results/deeplabv3-camvid.md",
-    "docs/results/digits.md",
-    "docs/results/earlier/README.md",
-    "docs/results/measurements.md",
-    "docs/results/mobilenetv2-imagenette.md",
-    "docs/results/resnet50-imagenette.md",
-    "docs/results/resnet56-cifar10.md",
-    "docs/results/transformer-base-multi30k.md",
-    "docs/results/transformer-tiny-multi30k.md",
     # Internals and the pages for contributors
 )
 

@@ -1,4 +1,4 @@
-"""Readers of the data folder (docs/benchmarks.md has its layout)."""
+"""Readers of the data folder (docs/reference/benchmarks.md has its layout)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ def data_folder(data: pathlib.Path | None, name: str) -> pathlib.Path:
     if data is None:
         raise BenchError("NO_DATA", f"this task reads {name}/; give the folder that holds it with --data")
     if not (data / name).is_dir():
-        raise BenchError("NO_DATA", f"there is no folder {data / name}; docs/benchmarks.md says what must be in it")
+        raise BenchError(
+            "NO_DATA", f"there is no folder {data / name}; docs/reference/benchmarks.md says what must be in it"
+        )
     return data / name
 
 
@@ -20,6 +22,6 @@ def unreadable(file: pathlib.Path, error: OSError) -> BenchError:
     """The error to raise where a file of a data set cannot be read."""
     return BenchError(
         "NO_DATA",
-        f"cannot read {error.filename or file}: {error.strerror or error}; docs/benchmarks.md "
+        f"cannot read {error.filename or file}: {error.strerror or error}; docs/reference/benchmarks.md "
         "says what must be in the data folder",
     )

@@ -29,7 +29,7 @@ def read_camvid(data: pathlib.Path | None, split: str, height: int) -> tuple[Ten
     if not files:
         raise BenchError(
             "NO_DATA",
-            f"there is no image {folder}/images/*.jpg; docs/benchmarks.md says what must be in the data folder",
+            f"there is no {folder}/images/*.jpg; docs/reference/benchmarks.md says what must be in the data folder",
         )
     shape = (height * 4 // 3, height)
     images, labels = [], []

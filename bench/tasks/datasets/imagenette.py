@@ -26,7 +26,7 @@ def read_imagenette(data: pathlib.Path | None, split: str, size: int) -> tuple[T
     if not files:
         raise BenchError(
             "NO_DATA",
-            f"there is no image {folder}/CLASS/*.jpg; docs/benchmarks.md says what must be in the data folder",
+            f"there is no {folder}/CLASS/*.jpg; docs/reference/benchmarks.md says what must be in the data folder",
         )
     classes = sorted({file.parent.name for file in files})
     images = torch.empty(len(files), 3, size, size, dtype=torch.uint8)

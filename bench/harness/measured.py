@@ -1,0 +1,129 @@
+"""Tables of measurements that are not whole trainings, from the records that the programs in tests/benchmarks write.
+
+A record is a JSON object: "program" and "arguments" that made it, "machine" in words, "transcribed" where the numbers
+were copied from an older document, and "rows". A row has "what" was measured and "values" by column. A value has
+"median", "least" and "most" (null where there was one round), and a "unit" or none; or it is a number or a text.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bench import tasks
+from bench.harness.errors import BenchError
+from bench.harness.wording import plain_number
+
+# Records of single measurements, and lines of whole runs beside plain ones.
+_MARKER = re.compile(r"(<!-- (measured/|runs of )([\w-]+\.jsonl?) -->\n).*?<!-- end -->", re.DOTALL)
+
+
+def page(out: pathlib.Path) -> dict[pathlib.Path, str]:
+    """measurements.md of a folder that has one, with its tables as the records have them, by file."""
+    file = out / "measurements.md"
+    if not file.exists():
+        return {}
+
+    def table(match: re.Match[str]) -> str:
+        made = _record_table(out / "measured" / match[3]) if match[2] == "measured/" else _runs_table(out / match[3])
+        return f"{match[1]}{made}\n<!-- end -->"
+
+    return {file: _MARKER.sub(table, file.read_text(encoding="utf-8"))}
+
+
+def readme_rows(out: pathlib.Path) -> list[str]:
+    """Rows of the table of results for what was measured beside whole trainings.
+
+    A record with such a row has "rounds", and "readme": the "task", its "quality" in words, and the "column" in which
+    the row "ours" is compared with the row "control".
+    """
+    found = []
+    for file in sorted((out / "measured").glob("*.json")):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        wanted = record.get("readme")
+        if wanted is not None:
+            values = {row["what"]: row["values"][wanted["column"]] for row in record["rows"]}
+            found.append(
+                f"| {wanted['task']} | {_saved(values[wanted['ours']], record['rounds'])} | {wanted['quality']} | "
+                f"{wanted['control']} save {_saved(values[wanted['control']], record['rounds'])} |"
+            )
+    return found
+
+
+def _saved(value: Mapping[str, Any], rounds: int) -> str:
+    """A share that is left of the plain time as the percents that were saved."""
+    median, least, most = (
+        None if value[key] is None else 100 * (1 - value[key]) for key in ("median", "least", "most")
+    )
+    return f"{median:.0f} %" + ("" if least is None else f" ({most:.0f} to {least:.0f} in {rounds} rounds)")
+
+
+def fill(text: str, begin: str, end: str, content: str) -> str:
+    """The text with `content` between two lines of it.
+
+    Raises:
+      BenchError: [NO_MARKER].
+    """
+    head, found, rest = text.partition(f"{begin}\n")
+    _, closed, tail = rest.partition(end)
+    if not (found and closed):
+        raise BenchError(
+            "NO_MARKER", f"the page has no lines `{begin}` and `{end}`; write them where the table is to be"
+        )
+    return f"{head}{begin}\n{content}\n{end}{tail}"
+
+
+def _record_table(file: pathlib.Path) -> str:
+    record = json.loads(file.read_text(encoding="utf-8"))
+    return f"{_table(record)}\n\n{_origin(record)}"
+
+
+def _runs_table(file: pathlib.Path) -> str:
+    """Whole trainings, each beside the plain one that is the last before it in the file."""
+    lines = ["| task | seed | run | time saved | quality against plain | version |", "|---|---|---|---|---|---|"]
+    plain: Mapping[str, Any] = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        run = json.loads(line)
+        if run["run"] == "plain":
+            plain = run
+            continue
+        kind = tasks.task_class(run["task"])
+        gain = kind.quality.gain(run["final"], plain["final"]) / (kind.quality.scale * plain["final"])
+        forced = f" at {100 * run['at']:.0f} % of the steps" if "at" in run else ""
+        label = {"null": "plain again"}.get(run["run"], run["run"]) + forced
+        saved = plain_number(100 - 100 * run["seconds"] / plain["seconds"], 1)
+        lines.append(
+            f"| {kind.title} | {run['seed']} | {label} | {saved} % | {plain_number(100 * gain, 1, sign=True)} % | "
+            f"{run['machine']['egeria']} |"
+        )
+    return "\n".join(lines)
+
+
+def _table(record: Mapping[str, Any]) -> str:
+    columns = list(dict.fromkeys(column for row in record["rows"] for column in row["values"]))
+    lines = [f"| {record.get('subject', 'what')} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for row in record["rows"]:
+        cells = (_cell(row["values"].get(column)) for column in columns)
+        lines.append(f"| {row['what']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return "" if value is None else str(value)
+    unit = f" {value['unit']}" if value.get("unit") else ""
+    spread = "" if value.get("least") is None else f" ({_number(value['least'])} to {_number(value['most'])})"
+    return f"{_number(value['median'])}{unit}{spread}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _origin(record: Mapping[str, Any]) -> str:
+    program = f"`{record['program']}{' ' + record['arguments'] if record['arguments'] else ''}`"
+    copied = " These numbers were measured once and copied by hand." if record.get("transcribed") else ""
+    return f"Measured by {program} on {record['machine']}.{copied}"
