@@ -37,6 +37,7 @@ class Trainer:
     Attributes:
       seconds: the training time so far, without evaluation and checkpoints; for a run that started from a checkpoint,
         with the plain run's time up to there.
+      processor_seconds: as `seconds`, of all threads of this rank's process.
       curve: one entry for each evaluation.
     """
 
@@ -52,7 +53,7 @@ class Trainer:
         )
         self._optimizer = task.optimizer(self._model)
         self._scheduler = torch.optim.lr_scheduler.LambdaLR(self._optimizer, self._factor)
-        self.seconds = 0.0
+        self.seconds = self.processor_seconds = 0.0
         self.curve: list[dict[str, Any]] = []
         self.first_step = 0
         if job.checkpoint is not None:
@@ -102,6 +103,7 @@ class Trainer:
             "steps": len(self._positions),
             "first_step": self.first_step,
             "seconds": self.seconds,
+            "processor_seconds": self.processor_seconds,
             "curve": self.curve,
             "final": self.curve[-1][self._task.quality.name],
             "parameters": sum(parameter.numel() for parameter in self.network.parameters()),
@@ -184,8 +186,9 @@ class Trainer:
     def _measured(self) -> Iterator[None]:
         """Adds what it takes to the training's seconds; in a turn."""
         with self._turn():
-            begin = self._clock()
+            begin, processor = self._clock(), time.process_time()
             yield
+            self.processor_seconds += time.process_time() - processor
             self.seconds += self._clock() - begin
 
     @contextlib.contextmanager
@@ -212,12 +215,18 @@ class Trainer:
             self.network,
             self._optimizer,
             self._scheduler,
-            {"step": step, "seconds": self.seconds, "curve": self.curve},
+            {
+                "step": step,
+                "seconds": self.seconds,
+                "processor_seconds": self.processor_seconds,
+                "curve": self.curve,
+            },
         )
 
     def _load(self, file: pathlib.Path) -> None:
         kept = load_state(file, self.network, self._optimizer, self._scheduler)
         self.first_step, self.seconds, self.curve = kept["step"], kept["seconds"], kept["curve"]
+        self.processor_seconds = kept["processor_seconds"]
         for group, peak in zip(self._optimizer.param_groups, self._scheduler.base_lrs):
             group["lr"] = peak * self._factor(self.first_step)  # a control goes on at another rate
 
