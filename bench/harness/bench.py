@@ -37,6 +37,7 @@ class Plan:
       resume: runs that have a record are not repeated.
       keep_checkpoints: not removed when a seed is done, so that a later call can start late policies from them.
       checkpoints: how many more states of the plain run are saved, evenly over its steps.
+      short: shares of the steps for more controls that take the whole schedule.
     """
 
     tasks: Sequence[str]
@@ -51,6 +52,7 @@ class Plan:
     resume: bool
     keep_checkpoints: bool
     checkpoints: int = 0
+    short: Sequence[float] = ()
 
 
 def run_all(plan: Plan) -> int:
@@ -92,9 +94,9 @@ class Seed:
         self._plan, self._task, self._seed, self._facts = plan, task, seed, facts
         self._settings = machine.settings_hash(task.profile)
         self._file = records.file_of(plan.out, task.name)
-        name = f"{task.name}-{plan.profile}-{self._settings}-{plan.ranks}-ranks-{seed}"
-        self._checkpoints = plan.out / "checkpoints" / name
-        self._unrecorded = self._checkpoints.with_name(f"{name}.part")  # for a plain run that has no record yet
+        self._checkpoints = checkpoint_folder(plan.out, task, plan.profile, plan.ranks, seed)
+        # For a plain run that has no record yet.
+        self._unrecorded = self._checkpoints.with_name(f"{self._checkpoints.name}.part")
         self._done = {records.key(record): record for record in _known(plan, task)}
         self.kept: collections.Counter[str] = collections.Counter()
 
@@ -123,7 +125,7 @@ class Seed:
         yield from self._plan.runs
         if self._plan.early:
             yield EARLY
-        controls: dict[str, Run] = {}
+        controls = {run.label: run for share in self._plan.short for run in control_runs(share)[:1]}
         for label in self._plan.controls_for:
             if label in finished:
                 ratio = finished[label]["seconds"] / finished["plain"]["seconds"]
@@ -233,6 +235,12 @@ class Seed:
         latest = same if run.kind is Kind.DROP else min(same, int(run.first_act * self._task.profile.steps))
         kept = [file for file in self._checkpoints.glob("*.pt") if 0 < int(file.stem) <= latest]
         return max(kept, key=lambda file: int(file.stem), default=None)
+
+
+def checkpoint_folder(out: pathlib.Path, task: Task, profile: str, ranks: int, seed: int) -> pathlib.Path:
+    """Where the states of a plain run are, one file STEP.pt each."""
+    name = f"{task.name}-{profile}-{machine.settings_hash(task.profile)}-{ranks}-ranks-{seed}"
+    return out / "checkpoints" / name
 
 
 def _known(plan: Plan, task: Task) -> list[dict[str, Any]]:

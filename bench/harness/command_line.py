@@ -101,6 +101,14 @@ def _parser() -> argparse.ArgumentParser:
         help="runs that get same-time controls; default: auto and staged where they are among the "
         'policies, else all. "none": no controls',
     )
+    parser.add_argument(
+        "--short",
+        type=_share,
+        action="append",
+        default=[],
+        metavar="SHARE",
+        help="one more control, which takes the whole schedule in this share of the steps, such as 0.8",
+    )
     parser.add_argument("--no-early", action="store_true", help="without the negative control")
     parser.add_argument("--seeds", default="0", metavar="N[,N...]")
     parser.add_argument("--data", type=pathlib.Path, help="folder with the data sets (docs/reference/benchmarks.md)")
@@ -143,6 +151,13 @@ def _factor(text: str) -> float:
     return factor
 
 
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share of the steps between 0 and 1")
+    return share
+
+
 def _plan(flags: argparse.Namespace) -> Plan:
     try:
         seeds = [int(seed) for seed in flags.seeds.split(",")]
@@ -178,6 +193,7 @@ def _plan(flags: argparse.Namespace) -> Plan:
         resume=flags.resume,
         keep_checkpoints=flags.keep_checkpoints,
         checkpoints=flags.checkpoints,
+        short=flags.short,
     )
 
 

@@ -215,12 +215,7 @@ class Trainer:
             self.network,
             self._optimizer,
             self._scheduler,
-            {
-                "step": step,
-                "seconds": self.seconds,
-                "processor_seconds": self.processor_seconds,
-                "curve": self.curve,
-            },
+            {"step": step, "seconds": self.seconds, "processor_seconds": self.processor_seconds, "curve": self.curve},
         )
 
     def _load(self, file: pathlib.Path) -> None:

@@ -1,0 +1,434 @@
+"""Writes paper.md and its pictures from the records and measurements alone."""
+
+from __future__ import annotations
+
+import pathlib
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench import tasks
+from bench.harness import records
+from bench.harness.comparisons import Group, Spread, group
+from bench.harness.errors import BenchError
+from bench.harness.runs import Kind
+from bench.harness.task import Task
+from bench.paper import pictures
+from bench.paper.constants import signal
+from bench.paper.duels import Duel, duels, shorts, spread_of, stopped_curve
+from bench.paper.measurements import READ_SAMPLES, phases
+from bench.paper.oracle import TOLERANCE, flat_since
+from bench.paper.store import read_all_measured, read_oracle
+
+ORACLE = "oracle"
+_MOVING = "moving 3"
+
+_ON_GPUS = (
+    (
+        "times to accuracy of all seven tasks, at full width",
+        "egeria bench all --profile paper --policy plasticity,gradnorm,actnorm,auto --seeds 0,1,2 --data DIR --out OUT",
+    ),
+    (
+        "this page at full resolution and on all images",
+        "egeria bench resnet20-long --profile paper --checkpoints 200 --keep-checkpoints --data DIR --out OUT",
+    ),
+    ("step times and memory by prefix on a GPU", "python tests/benchmarks/gpu_step_times.py resnet50"),
+    (
+        "gains with several machines, whose links are shaped here and real there",
+        "python tests/benchmarks/nodes/node_traffic.py",
+    ),
+    ("a reference model on the processor beside a training on a GPU", "python -m pytest -q tests/gpu"),
+)
+
+
+def write_report(out: pathlib.Path, name: str, profile: str) -> list[pathlib.Path]:
+    """Returns the files.
+
+    Raises:
+      BenchError: [NO_MEASUREMENTS], [NO_RECORDS].
+    """
+    page = _Page(out, name, profile)
+    sections = [page.head(), page.convergence(), page.plasticity(), page.matched_time(), page.step_shares()]
+    sections += [page.timeline(), page.constants(), page.precision(), page.on_gpus()]
+    file = out / "paper.md"
+    file.write_text("\n\n".join(part.strip() for part in sections if part) + "\n", encoding="utf-8")
+    return [file, *page.drawn]
+
+
+class _Page:
+    """The parts of the page. Pictures are of the first seed that was measured."""
+
+    def __init__(self, out: pathlib.Path, name: str, profile: str):
+        self._out, self._name, self._profile = out, name, profile
+        self._task: Task = tasks.create(name, profile, None)
+        self._all = read_all_measured(out, name, profile)
+        self._measured = self._all[0]
+        self._oracle = read_oracle(out, name, profile)
+        found = [
+            runs
+            for runs in group(records.read(records.file_of(out, name)))
+            if runs.profile == profile and runs.ranks == self._measured["ranks"] and runs.plain
+        ]
+        if not found:
+            raise BenchError("NO_RECORDS", f"{records.file_of(out, name)} has no plain run of profile {profile}")
+        self._runs: Group = found[0]
+        self._phases = phases(self._task)
+        self._drops = [begin for begin, _ in self._phases[1:]]
+        self._duels = duels(self._runs, self._task.quality)
+        self.drawn: list[pathlib.Path] = []
+
+    def head(self) -> str:
+        seeds = ", ".join(map(str, sorted(self._runs.plain)))
+        machine = self._measured["machine"]
+        return "\n\n".join(
+            [
+                "# The paper's figures, made here",
+                _oracle_verdict([duel for duel in self._duels if duel.label == ORACLE], self._task.quality.unit),
+                f"The task is `{self._name}` ({self._task.title}), profile `{self._profile}`. It has "
+                f"{self._task.profile.steps} steps of {self._task.profile.batch_size} samples on {self._runs.ranks} "
+                f"ranks. Seeds with a plain run: {seeds}. The paper is arXiv 2201.06227. Its text could not be read on "
+                "the machine that made this page, so each section says which content it takes a figure to have.",
+                f"Everything ran on {machine['cores']} cores that other programs used at the same time. No number on "
+                "this page is wall time. Times are processor seconds of rank 0's process, and even these grow by some "
+                "hundredths where others use the memory. The controller's own time is not in them.",
+                "These commands make the page; `oracle` prints the variant that the next command takes:",
+                _commands(
+                    f"egeria bench {self._name} --seeds 0,1 --checkpoints 75 --keep-checkpoints --no-early --data DIR "
+                    "--out docs/results",
+                    *(
+                        f"python -m bench.paper measure --task {self._name} --seed {measured['seed']} --data DIR "
+                        "--out docs/results"
+                        for measured in self._all
+                    ),
+                    f"python -m bench.paper oracle --task {self._name} --seed 0 --out docs/results",
+                    f"egeria bench {self._name} --seeds 1 --variant 'oracle=schedule:...' --short 0.8 "
+                    "--policy plasticity,gradnorm,actnorm --controls none --no-early --resume --data DIR "
+                    "--out docs/results",
+                    f"python -m bench.paper report --task {self._name} --out docs/results",
+                ),
+            ]
+        )
+
+    def convergence(self) -> str:
+        picture = self._picture("convergence")
+        pictures.draw_convergence(picture, self._measured, self._drops)
+        rows = []
+        for index, name in enumerate(self._measured["modules"][:-1]):
+            curve = [row[index] for row in self._measured["cka"]]
+            steps = self._measured["steps"]
+            flat = [flat_since(steps, curve, begin, end, TOLERANCE) for begin, end in self._phases]
+            at_end = [_value_before(steps, curve, end) for _, end in self._phases[:-1]]
+            rows.append([f"`{name}`", *(f"{value:.3f}" for value in at_end), *map(str, flat)])
+        spans = [f"{begin} to {end}" for begin, end in self._phases]
+        return _section(
+            "Figure 1: front modules converge first",
+            picture,
+            [
+                f"The similarity of each layer module's output to the final model's, on {self._measured['samples']} "
+                "held-out samples. CKA has the estimator without bias; PWCCA takes each position as a sample. Dotted "
+                "lines are drops of the learning rate.",
+                _table(
+                    [
+                        "module",
+                        *(f"CKA at the end of {span}" for span in spans[:-1]),
+                        *(f"flat from, in {span}" for span in spans),
+                    ],
+                    rows,
+                ),
+                self._convergence_verdict(),
+            ],
+        )
+
+    def plasticity(self) -> str:
+        picture = self._picture("plasticity")
+        pictures.draw_plasticity(picture, self._measured, _MOVING, self._drops)
+        steps, total = self._measured["steps"], self._measured["steps"][-1]
+        moving = self._measured["plasticity"][_MOVING]
+        means = []
+        for begin, end in self._phases:
+            inside = [
+                statistics.median(row[:-1])
+                for step, row in zip(steps, moving)
+                if max(begin, 0.1 * total) < step <= end and any(row)
+            ]
+            means.append(statistics.fmean(inside) if inside else float("nan"))
+        follows = (
+            "falls with the rate"
+            if all(b < 0.5 * a for a, b in zip(means, means[1:]))
+            else "does not fall with the rate"
+        )
+        falls = ", ".join(f"{mean:.2g}" for mean in means)
+        fixed = self._measured["plasticity"]["fixed"]
+        at_end = statistics.median(fixed[-1][:-1])
+        at_drop = statistics.median(row[:-1] for row in [_row_before(steps, fixed, self._phases[0][1])])[0]
+        return _section(
+            "Figure 4: plasticity with a fixed and with a moving reference",
+            picture,
+            [
+                f"The SP loss of each layer module on {READ_SAMPLES} held-out samples, to the weights of step "
+                f"{self._measured['fixed_reference']}, and to those of at most three checkpoints before.",
+                f"**Verdict.** With a moving reference the median module's plasticity is {falls} in the phases of the "
+                f"learning rate: it {follows}. To the fixed reference it is {at_drop:.2g} at the end of the first "
+                f"phase and {at_end:.2g} at the end of the training.",
+            ],
+        )
+
+    def matched_time(self) -> str:
+        seed = max(self._runs.plain, key=lambda seed: sum(duel.seed == seed for duel in self._duels))
+        plain, quality = self._runs.plain[seed], self._task.quality
+        points = [(duel.label, "o", duel.ratio, duel.gain) for duel in self._duels if duel.seed == seed]
+        short = sorted(shorts(self._runs, seed).items())
+        points += [
+            (record["run"], "v", ratio, quality.gain(record["final"], plain["final"])) for ratio, record in short
+        ]
+        picture = self._picture("matched-time")
+        pictures.draw_matched_time(picture, stopped_curve(plain, quality), points)
+        table = _table(
+            ["run", "seed", "time over plain", f"{quality.unit} over plain", "over stopping then", "over a short run"],
+            [
+                [
+                    f"`{duel.label}`",
+                    str(duel.seed),
+                    f"{duel.ratio:.3f}",
+                    f"{duel.gain:+.2f}",
+                    f"{duel.over_stop:+.2f}",
+                    "not trained"
+                    if duel.over_short is None
+                    else f"{duel.over_short:+.2f} (its time: {duel.short_ratio:.3f})",
+                ]
+                for duel in self._duels
+            ],
+        )
+        return _section(
+            "Figure 8: the rule and other ways to freeze, at matched time",
+            picture,
+            [
+                f"Seed {seed} is drawn. Grey is the plain run, stopped there. Triangles are the whole schedule in "
+                "fewer steps. A run is better than doing less where it lies above both.",
+                table,
+                self._matched_verdict(),
+            ],
+        )
+
+    def step_shares(self) -> str:
+        picture = self._picture("step-shares")
+        rows = self._measured["step"]
+        pictures.draw_step_shares(picture, rows)
+        whole = sum(rows[0][part] for part in ("forward", "backward", "update"))
+        half = rows[len(rows) // 2]
+        cached = half["frozen_forward"] / whole
+        saved = (rows[0]["backward"] - half["backward"] + rows[0]["update"] - half["update"]) / whole
+        return _section(
+            "Figure 9: where the time of a step goes",
+            picture,
+            [
+                "Processor time of the parts of a rank's step by frozen prefix, medians of interleaved rounds on one "
+                "thread. What a hit of the cache costs is not in it, nor is communication.",
+                f"**Verdict.** With {half['frozen_prefix']} of {len(rows)} layer modules frozen, the backward pass and "
+                f"the update give back {100 * saved:.0f} % of a step, and a cache can give back another "
+                f"{100 * cached:.0f} %. {'Most' if saved > cached else 'Less than half'} of that is backward.",
+            ],
+        )
+
+    def timeline(self) -> str:
+        shown = {
+            f"{label}, seed {seed}": record
+            for label, seeds in self._runs.others.items()
+            for seed, record in sorted(seeds.items())
+            if record["kind"] == Kind.POLICY and label in (ORACLE, "plasticity")
+        }
+        if not shown:
+            return ""
+        picture = self._picture("timeline")
+        pictures.draw_timelines(picture, shown, self._drops)
+        return _section(
+            "Figure 11: freezing over a training",
+            picture,
+            [
+                "The frozen prefix over the steps of the policy `plasticity` and of the oracle. Dotted lines are drops "
+                "of the learning rate.",
+                *(_timeline_verdict(label, record, self._drops) for label, record in shown.items()),
+            ],
+        )
+
+    def constants(self) -> str:
+        rows = [
+            [
+                str(row["window"]),
+                f"{100 * row['tolerance']:.0f} %",
+                "never" if row["first_freeze"] is None else str(row["first_freeze"]),
+                str(row["freezes"]),
+                str(row["thaws"]),
+                str(row["deepest"]),
+                f"{100 * row['frozen_share']:.1f} %",
+            ]
+            for row in self._measured["replays"]
+        ]
+        shares = [100 * row["frozen_share"] for row in self._measured["replays"]]
+        return _section(
+            "Figure 12: the rule's constants",
+            None,
+            [
+                "This is taken to be the sensitivity to window and tolerance. The rule was replayed on readings of the "
+                f"plain run's checkpoints, {self._measured['steps'][0]} steps apart, all modules at once; nothing was "
+                "trained. A training whose modules freeze would read something else afterwards.",
+                _table(
+                    ["window", "tolerance", "first freeze at", "freezes", "thaws", "deepest prefix", "frozen share"],
+                    rows,
+                ),
+                "**Verdict.** "
+                + (
+                    f"The frozen share of the parameters, averaged over the steps, is between {min(shares):.1f} and "
+                    f"{max(shares):.1f} %, as window and tolerance have it."
+                    if max(shares) > 0
+                    else "With none of these constants anything freezes on these readings."
+                ),
+            ],
+        )
+
+    def precision(self) -> str:
+        readings = signal(self._measured, _MOVING)
+        names = list(dict.fromkeys(name for row in self._measured["precision"] for name in row["backends"]))
+        rows, worst = [], {name: 0.0 for name in names}
+        for row, reading in zip(self._measured["precision"], readings):
+            cells = []
+            for name in names:
+                found = row["backends"].get(name)
+                if found is None or found["noise"] is None:
+                    cells.append("no")
+                    continue
+                worst[name] = max(worst[name], found["noise"] / reading if reading else 0.0)
+                cells.append(f"{found['time']:.2f}, {found['noise']:.1g}")
+            rows.append([f"`{row['module']}`", f"{reading:.2g}", *cells])
+        share = ", ".join(f"{100 * value:.2g} % (`{name}`)" for name, value in worst.items() if value > 1e-6) or "none"
+        return _section(
+            "Table 2: the precision of the reference",
+            None,
+            [
+                "This is taken to be the reference model in cheaper arithmetic. Each cell has the time over plain "
+                "operators, and the SP loss that the arithmetic alone makes, as `egeria.doctor()` finds them with the "
+                "weights of half of the training. The second column is the module's median reading. The times are "
+                "ratios of interleaved wall times on a shared machine.",
+                _table(["module", "reading", *(f"`{name}`" for name in names)], rows),
+                f"**Verdict.** The arithmetic alone makes at most these shares of a module's median reading: {share}. "
+                + (
+                    "All are under the tenth that the controller allows."
+                    if max(worst.values(), default=0.0) < 0.1
+                    else "Not all are under the tenth that the controller allows, so it picks per module."
+                ),
+            ],
+        )
+
+    def on_gpus(self) -> str:
+        return "\n\n".join(
+            [
+                "## What needs GPUs",
+                "None of these has been made. Each command writes records from which its report comes.",
+                _table(["figure of the paper", "command"], [[what, f"`{command}`"] for what, command in _ON_GPUS]),
+            ]
+        )
+
+    def _picture(self, name: str) -> pathlib.Path:
+        self.drawn.append(self._out / f"paper-{name}.svg")
+        return self.drawn[-1]
+
+    def _convergence_verdict(self) -> str:
+        end = self._phases[0][1]
+        steps = self._measured["steps"]
+        first = [
+            _value_before(steps, [row[index] for row in self._measured["cka"]], end)
+            for index in range(len(self._measured["modules"]) - 1)
+        ]
+        half = len(first) // 2
+        front, back = statistics.fmean(first[:half]), statistics.fmean(first[half:])
+        order = "front modules are nearer to the final model" if front > back else "front modules are not ahead"
+        drop = "" if max(first) > 1 - TOLERANCE else " No module is within 0.02 of it before the first drop."
+        return (
+            f"**Verdict.** At the end of the first phase the mean CKA is {front:.3f} in the front half and "
+            f"{back:.3f} in the back half: {order}.{drop}"
+        )
+
+    def _matched_verdict(self) -> str:
+        if not self._duels:
+            return "**Verdict.** No policy has been trained."
+        won = [
+            duel.label
+            for duel in self._duels
+            if duel.ratio < 1 and duel.over_stop > 0 and (duel.over_short or 0) > 0 and duel.over_short is not None
+        ]
+        slower = [duel.label for duel in self._duels if duel.ratio >= 1]
+        text = (
+            f"**Verdict.** By the mean of what was trained, {_listed(won)} beat both ways of doing less."
+            if won
+            else "**Verdict.** No run beats both ways of doing less in its time."
+        )
+        return text + (f" {_listed(slower).capitalize()} took at least the plain run's time." if slower else "")
+
+
+def _oracle_verdict(found: Sequence[Duel], unit: str) -> str:
+    over_short, over_stop = spread_of(list(found), "over_short"), spread_of(list(found), "over_stop")
+    ratio = spread_of(list(found), "ratio")
+    if over_short is None or over_stop is None or ratio is None:
+        return "**Whether the premise holds at this scale is not known yet: the oracle has no control of its time.**"
+    worst = min(over_short.mean, over_stop.mean)
+    what = (
+        "The oracle freezes each module where its CKA to the final model is flat, as another seed's curves have it. It "
+        f"takes {100 * ratio.mean:.0f} % of the plain run's processor time. It ends {_signed(over_short)} {unit} over "
+        f"a shorter schedule of about that time, and {_signed(over_stop)} {unit} over the plain run stopped then."
+    )
+    seeds = f" ({over_short.count} seed{'s' if over_short.count > 1 else ''})"
+    if over_short.mean < 0:
+        return f"**The premise fails at this scale{seeds}: even an oracle loses to a shorter schedule.** {what}"
+    if worst < 0:
+        return f"**The premise fails at this scale{seeds}: even an oracle loses to stopping.** {what}"
+    return f"**The premise does not fail at this scale{seeds}.** {what}"
+
+
+def _timeline_verdict(label: str, record: Mapping[str, Any], drops: Sequence[int]) -> str:
+    switches = record["switches"]
+    if not switches:
+        return f"**Verdict, {label}.** It froze nothing."
+    prefixes = [0, *(switch["frozen_prefix"] for switch in switches)]
+    thaws = [switch["step"] for before, switch in zip(prefixes, switches) if switch["frozen_prefix"] < before]
+    delays = []
+    for begin in [0, *drops]:
+        after = [
+            switch["step"] - begin for switch in switches if switch["step"] > begin and switch["frozen_prefix"] > 0
+        ]
+        delays.append(str(min(after)) if after else "no")
+    return (
+        f"**Verdict, {label}.** It froze {len(switches) - len(thaws)} times and thawed {len(thaws)} times. Its first "
+        f"freezes came {', '.join(delays)} steps after the beginning of each phase. "
+        f"On average {100 * record['frozen_share']:.1f} % of the parameters were frozen."
+    )
+
+
+def _value_before(steps: Sequence[int], curve: Sequence[float], end: int) -> float:
+    return [value for step, value in zip(steps, curve) if step <= end][-1]
+
+
+def _row_before(steps: Sequence[int], rows: Sequence[Sequence[float]], end: int) -> Sequence[float]:
+    return [row for step, row in zip(steps, rows) if step <= end][-1]
+
+
+def _signed(spread: Spread) -> str:
+    return f"{spread.mean:+.2f}" + ("" if spread.half_width is None else f" ± {spread.half_width:.2f}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    quoted = [f"`{name}`" for name in dict.fromkeys(names)]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
+
+
+def _section(title: str, picture: pathlib.Path | None, texts: Sequence[str]) -> str:
+    shown = [] if picture is None else [f"![{title}]({picture.name})"]
+    return "\n\n".join([f"## {title}", *shown, *texts])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _commands(*lines: str) -> str:
+    return "\n".join(["```", *lines, "```"])
