@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "controller/job/job_phase.h"
 #include "controller/web/job_metrics.h"
+#include "controller/web/job_words.h"
 #include "nlohmann/json.hpp"
 
 namespace egeria::controller {
@@ -175,6 +176,8 @@ std::string JobJson(const JobDetail& detail) {
   const JobView& view = detail.view;
   json out = SummaryOf(view.summary);
   AddAccount(view, &out);
+  out["words"] = WordsOnJob(view);
+  out["cache_words"] = WordsOnCache(view);
   if (view.cache) {
     out["cache"] = {{"state", view.cache->state()},
                     {"reason", view.cache->reason()},

@@ -149,15 +149,6 @@ function showTiles(job) {
   fill($("tiles"), tiles);
 }
 
-const CACHE = {
-  unfrozen: "Nothing is frozen, so that there is nothing to keep.",
-  unknown: "It is not known yet whether samples come again.",
-  trying: "It is being tried whether the cache pays.",
-  on: "The forward pass of frozen modules is skipped where the cache has what they give.",
-  off: "The cache does not pay, and is not asked.",
-  refused: "The frozen modules cannot be skipped.",
-};
-
 function bytes(value) {
   const power = Math.min(4, Math.max(0, Math.floor(Math.log2(Math.max(1, value)) / 10)));
   return `${short(value / 2 ** (10 * power))} ${["bytes", "KiB", "MiB", "GiB", "TiB"][power]}`;
@@ -165,8 +156,7 @@ function bytes(value) {
 
 function showCache(job) {
   const cache = job.cache;
-  const words = cache ? CACHE[cache.state] ?? cache.state : "Rank 0 has told of no cache.";
-  $("cache-words").textContent = words + (cache?.reason ? ` ${sentence(cache.reason)}` : "");
+  $("cache-words").textContent = job.cache_words.join(" ");
   const asked = cache ? cache.hits + cache.computed : 0;
   fill($("cache"), asked === 0 ? [] : [
     tile("Samples skipped", "hits", number.format(cache.hits), `of ${number.format(asked)}`,
@@ -176,35 +166,6 @@ function showCache(job) {
     tile("Saved by the cache", "cache_saved", seconds(cache.saved_seconds), "estimated",
       shown("egeria_job_cache_saved_seconds", cache.saved_seconds)),
   ]);
-}
-
-// What a person should know, in words.
-function sentencesOf(job) {
-  const say = [];
-  if (job.phase === "finished") say.push("The training has finished.");
-  if (job.phase === "silent") {
-    say.push("No rank is connected. Training may go on without the controller; what is frozen stays frozen.");
-  } else if (job.connected_ranks < job.ranks && job.phase === "running") {
-    say.push(`${job.ranks - job.connected_ranks} of ${job.ranks} ranks are not connected. Nothing more is frozen or `
-      + "unfrozen until all are.");
-  }
-  if (job.blocked && job.phase !== "finished") {
-    say.push(`Nothing more can freeze: ${ended(job.blocked.replace(/^\[\w+\] /, ""))}`);
-  }
-  if (job.paused) say.push("An operator has paused the policy. `egeria resume` lets it decide again.");
-  if (job.observing) say.push("The job is only observed: decisions are shown here and change nothing.");
-  if (job.bootstrapping) say.push("The loss has not settled yet. Nothing freezes before it has.");
-  if (job.decided_prefix !== job.applied_prefix && !job.observing && job.phase === "running") {
-    say.push(`It is decided that ${job.decided_prefix} modules be frozen; the ranks have ${job.applied_prefix} so far.`);
-  }
-  const refused = Object.entries(job.totals.uploads_refused).filter(([name]) => name !== "stale_request"); // is normal
-  if (refused.length > 0) {
-    say.push(`The controller has refused uploads: ${refused.map(([name, count]) => `${name} ${count} times`).join(", ")}.`);
-  }
-  if (say.length === 0) {
-    say.push(job.applied_prefix === job.modules - 1 ? "All modules that can freeze are frozen." : "Nothing is in the way.");
-  }
-  return say;
 }
 
 function moduleState(job, index) {
@@ -420,7 +381,7 @@ function showJob(job, history) {
   $("progress").hidden = job.total_steps <= 0;
   $("progress").value = job.total_steps > 0 ? job.step / job.total_steps : 0;
   showTiles(job);
-  fill($("sentences"), sentencesOf(job).map((text) => element("li", text)));
+  fill($("sentences"), job.words.map((text) => element("li", text)));
   showModules(job);
   showCache(job);
   showRanks(job);

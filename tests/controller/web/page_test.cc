@@ -4,6 +4,7 @@
 
 #include "controller/web/job_history.h"
 #include "controller/web/job_json.h"
+#include "controller/web/job_words.h"
 #include "controller/web/metrics_server.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
@@ -15,6 +16,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -76,6 +78,9 @@ TEST_F(PageTest, ShowsWhatHappened) {
   EXPECT_EQ(job["module_states"][0]["plasticity"], *view.policy.modules[0].plasticity);
   EXPECT_EQ(job["cache"]["state"], "off");
   EXPECT_EQ(job["cache"]["reason"], "reading takes\\nlonger");
+  EXPECT_EQ(job["cache_words"], (json{"The cache does not pay, so it is not asked.", "Reading takes\\nlonger."}));
+  EXPECT_EQ(job["words"], (json{"1 of 2 ranks are not connected. Nothing more is frozen or unfrozen until all are.",
+                                "The controller has decided to freeze 1 modules. The ranks have frozen 0 so far."}));
   EXPECT_EQ(job["rank_states"][0]["connected"], true);
 
   const json history = GetJson("api/jobs/" + id + "/history");
@@ -86,6 +91,30 @@ TEST_F(PageTest, ShowsWhatHappened) {
   EXPECT_THAT(history["decisions"][0]["reason"].get<std::string>(), HasSubstr("slope"));
   EXPECT_EQ(Get("api/jobs/" + testing::TestJobId(2)), "") << "an unknown job";
   EXPECT_EQ(Get("api/nonsense"), "");
+}
+
+TEST(JobWordsTest, SaysWhatIsInTheWay) {
+  JobView view;
+  v1::JobSummary& job = view.summary;
+  job.set_phase(v1::JOB_PHASE_RUNNING);
+  job.set_world_size(2);
+  job.set_connected_ranks(2);
+  job.set_module_count(4);
+  EXPECT_THAT(WordsOnJob(view), ElementsAre("Nothing is in the way."));
+  job.set_decided_prefix(3);
+  job.set_applied_prefix(3);
+  EXPECT_THAT(WordsOnJob(view), ElementsAre("All modules that can freeze are frozen."));
+  job.set_blocked("[RATES_STAY_HIGH] the rates to come are high");
+  job.set_paused(true);
+  view.totals.uploads_refused = {{"STALE_REQUEST", 5}, {"TOO_LARGE", 2}};
+  EXPECT_THAT(WordsOnJob(view), ElementsAre("Nothing more can freeze. The rates to come are high.",
+                                            "An operator has paused the policy. `egeria resume` lets it decide again.",
+                                            "The controller has refused uploads: too_large 2 times."));
+  job.set_phase(v1::JOB_PHASE_FINISHED);
+  job.set_paused(false);
+  view.totals.uploads_refused.clear();
+  EXPECT_THAT(WordsOnJob(view), ElementsAre("The training has finished."));
+  EXPECT_THAT(WordsOnCache(view), ElementsAre("Rank 0 has told of no cache."));
 }
 
 TEST_F(PageTest, AHistoryIsWhatThePolicySaw) {

@@ -25,6 +25,8 @@ def job_of(number: int, **changes) -> dict:
         "name": f"[b]job {number}[/b]",
         "phase": "running",
         "blocked": "",
+        "words": ["Nothing is in the way."],
+        "cache_words": ["The cache is asked."],
         "paused": False,
         "observing": False,
         "bootstrapping": False,
@@ -77,7 +79,10 @@ class Controller:
     """Serves `jobs`, and counts what it is asked."""
 
     def __init__(self):
-        self.jobs = [job_of(1), job_of(2, blocked="the loss is NaN")]
+        self.jobs = [
+            job_of(1),
+            job_of(2, blocked="the loss is NaN", words=["Nothing more can freeze. The loss is NaN."]),
+        ]
         self.trouble = ""
         outer = self
 
@@ -159,7 +164,7 @@ def test_it_shows_the_jobs_and_the_one_under_the_cursor(controller: Controller):
             assert "900 of 1,000 samples were skipped, 3 MiB read, and 12.0 s saved" in text(app, "cache")
             assert cells(app, "decisions")[0] == ["900", "unfreeze", "0", "operator", "by hand"]
             await pilot.press("down")
-            await until(pilot, lambda: "the loss is NaN" in text(app, "sentences"))
+            await until(pilot, lambda: "The loss is NaN" in text(app, "sentences"))
             controller.jobs[1]["step"] = 2500
             await until(pilot, lambda: cells(app, "jobs")[1][2] == "2,500 of 9,000")
             assert app.query_one("#jobs", DataTable).cursor_row == 1
@@ -191,15 +196,9 @@ def test_nobody_answers(capsys):
         ControllerApi("127.0.0.1:1").job("x")
 
 
-def test_a_sentence_says_what_the_cache_does():
-    assert words.cache({}) == "Cache: rank 0 has told of none."
-    off = {"state": "off", "reason": "a fetch takes longer", "hits": 0, "computed": 0}
-    assert words.cache({"cache": off}).endswith("is not asked. A fetch takes longer.")
+def test_a_line_says_what_the_cache_does():
+    told = ["The cache does not pay, so it is not asked."]
+    assert words.cache({"cache_words": told}) == f"Cache: {told[0]}"
+    nothing = {"hits": 0, "computed": 0}
+    assert words.cache({"cache_words": told, "cache": nothing}) == f"Cache: {told[0]}"
     assert [words.size(value) for value in (12, 2048, 5 << 40)] == ["12 bytes", "2 KiB", "5 TiB"]
-
-
-def test_sentences_say_what_is_in_the_way():
-    assert words.sentences(job_of(1, connected_ranks=1))[0].startswith("1 of 2 ranks are not connected")
-    assert words.sentences(job_of(1, phase="finished", blocked="x")) == ["The training has finished."]
-    assert "paused" in words.sentences(job_of(1, paused=True))[0]
-    assert words.seconds(7200) == "2.0 h" and words.seconds(-0.01) == "0.0 s" and words.seconds(None) == "–"

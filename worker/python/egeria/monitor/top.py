@@ -119,7 +119,7 @@ class Top(App[None]):
             self._sentences.update("The controller holds no job yet.")
             self._cache.update("")
             return
-        self._sentences.update(Text(f"{job['name']}: " + " ".join(words.sentences(job))))
+        self._sentences.update(Text(f"{job['name']}: " + " ".join(job["words"])))
         self._cache.update(Text(words.cache(job)))
         modules = {
             str(index): (

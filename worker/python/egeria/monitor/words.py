@@ -57,48 +57,11 @@ def interval(module: dict[str, Any]) -> str:
     return f"{number(module['snr'])} ({number(module['snr_lower'])}..{number(module['snr_upper'])})"
 
 
-def sentences(job: Job) -> list[str]:
-    """Says in words what a person should know of the job."""
-    say = []
-    if job["phase"] == "finished":
-        say.append("The training has finished.")
-    elif job["phase"] == "silent":
-        say.append("No rank is connected. Training may go on without the controller; what is frozen stays frozen.")
-    elif job["connected_ranks"] < job["ranks"]:
-        missing = job["ranks"] - job["connected_ranks"]
-        say.append(
-            f"{missing} of {job['ranks']} ranks are not connected. Nothing more is frozen or unfrozen until all are."
-        )
-    if job["blocked"] and job["phase"] != "finished":
-        say.append(f"Nothing more can freeze: {job['blocked']}.")
-    if job["paused"]:
-        say.append("An operator has paused the policy.")
-    if job["observing"]:
-        say.append("The job is only observed: decisions change nothing.")
-    if job["bootstrapping"]:
-        say.append("The loss has not settled yet. Nothing freezes before it has.")
-    return say or ["Nothing is in the way."]
-
-
-_CACHE = {
-    "unfrozen": "Nothing is frozen, so that there is nothing to keep.",
-    "unknown": "It is not known yet whether samples come again.",
-    "trying": "It is being tried whether the cache pays.",
-    "on": "The forward pass of frozen modules is skipped where the cache has what they give.",
-    "off": "The cache does not pay, and is not asked.",
-    "refused": "The frozen modules cannot be skipped.",
-}
-
-
 def cache(job: Job) -> str:
     """Says what the cache of frozen activations does for rank 0."""
+    say = ["Cache:", *job["cache_words"]]
     told = job.get("cache")
-    if told is None:
-        return "Cache: rank 0 has told of none."
-    say = ["Cache:", _CACHE.get(told["state"], told["state"])]
-    if told["reason"]:
-        say.append(f"{told['reason'][:1].upper()}{told['reason'][1:]}.")
-    if (asked := told["hits"] + told["computed"]) > 0:
+    if told is not None and (asked := told["hits"] + told["computed"]) > 0:
         say.append(
             f"{told['hits']:,} of {asked:,} samples were skipped, {size(told['bytes_read'])} read, and "
             f"{seconds(told['saved_seconds'])} saved by that."
