@@ -206,17 +206,17 @@ Options, which come before torchrun's:
                                 are taken from the environment (EGERIA_CACHE_QUOTA, ...)
   --egeria-job-id UUID          the job's id (default: $EGERIA_JOB_ID, else a new one); the same id again goes
                                 on with the same job
-  --egeria-name NAME            the job's name for people and metrics, as $EGERIA_TRAINING_JOB
-  --egeria-budget PART          part of the time to save, such as 20%: freeze no more than that takes, as
-                                $EGERIA_BUDGET
+  --egeria-name NAME            the job's name for people and metrics (default: $EGERIA_TRAINING_JOB)
+  --egeria-budget PART          part of the time to save, such as 20%; no more freezes than that takes
+                                (default: $EGERIA_BUDGET)
   --egeria-config FILE          configuration of the controller that is started
-  --egeria-state-dir DIR        keep its journal here (default: $EGERIA_CONTROLLER_STATE_DIR, else a temporary
+  --egeria-state-dir DIR        folder of its journal (default: $EGERIA_CONTROLLER_STATE_DIR, else a temporary
                                 folder, removed at the end)
-  --egeria-metrics HOST:PORT    where it serves /metrics (default: as the configuration says, else nowhere)
+  --egeria-metrics HOST:PORT    where it serves /metrics (default: where the configuration says, else nowhere)
   --egeria-ready-timeout SECONDS  how long to wait for it before training starts anyway (default: 10)
   --egeria-beside FOLDER        for programs, as the package egeria: run nothing, but serve the process that started
-                                this one, until standard input ends. The controller's socket is in FOLDER, which goes
-                                at the end; the line "cache" on standard input asks for a cache
+                                this one, until standard input ends. The controller's socket is in FOLDER, which is
+                                removed at the end. The line "cache" on standard input asks for a cache
 
 The training processes find EGERIA_CONTROLLER, EGERIA_CACHE, EGERIA_JOB_ID, EGERIA_JOB_SECRET and EGERIA_NODE
 in their environment.

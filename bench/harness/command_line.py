@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "task",
         metavar="TASK[,TASK...]",
-        help=f"{', '.join(tasks.NAMES)}; all; report: write the reports from the records alone",
+        help=f"tasks ({', '.join(tasks.NAMES)}), all of them (all), or report: write reports from the records",
     )
     parser.add_argument("--policy", default="", metavar="P[,P...]", help="policies, as egeria.Config names them")
     parser.add_argument(
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="LABEL=POLICY:JSON",
-        help="one more run of a policy, with constants of its own, under a name of its own",
+        help="one more run of a policy with other constants, under a name of its own",
     )
     parser.add_argument(
         "--reinvest",
@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--whole",
         action="store_true",
-        help="policies are run from the first step on, and not from where they may first act",
+        help="run policies from the first step on, and not from where they may first act",
     )
     parser.add_argument(
         "--controls",
@@ -109,11 +109,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SHARE",
         help="one more control, which takes the whole schedule in this share of the steps, such as 0.8",
     )
-    parser.add_argument("--no-early", action="store_true", help="without the negative control")
-    parser.add_argument("--seeds", default="0", metavar="N[,N...]")
+    parser.add_argument("--no-early", action="store_true", help="leave out the run that freezes too early")
+    parser.add_argument("--seeds", default="0", metavar="N[,N...]", help="seeds of the runs (default 0)")
     parser.add_argument("--data", type=pathlib.Path, help="folder with the data sets (docs/reference/benchmarks.md)")
-    parser.add_argument("--profile", default="small", help="small (default) or paper")
-    parser.add_argument("--ranks", type=int, default=2, help="processes of a run (default 2)")
+    parser.add_argument("--profile", default="small", help="size of the tasks: small (default) or paper")
+    parser.add_argument("--ranks", type=int, default=2, help="number of processes of a run (default 2)")
     parser.add_argument(
         "--out",
         type=pathlib.Path,
@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--keep-checkpoints",
         action="store_true",
-        help="so that a later call can start late policies where the plain run was",
+        help="keep checkpoints of the plain run, from which another call may start late policies",
     )
     parser.add_argument(
         "--checkpoints",

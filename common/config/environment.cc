@@ -106,7 +106,7 @@ std::vector<std::string> UnknownVariables(const Environment& environment) {
     if (IsOfDaemon(name) && (nearest.empty() || EditDistance(name, nearest) > 2)) continue;
     sentences.push_back(absl::StrCat(found->first, " is set, but nothing reads it",
                                      nearest.empty()
-                                         ? "; docs/python.md lists what is read"
+                                         ? "; docs/reference/config.md lists what is read"
                                          : absl::StrCat("; the nearest variable that is read is ", kPrefix, nearest)));
   }
   return sentences;

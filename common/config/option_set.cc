@@ -117,8 +117,8 @@ absl::StatusOr<OptionSet::Outcome> OptionSet::ParseFlags(int argc, const char* c
   app.allow_extras();  // our own error for an unknown flag names the nearest one
   app.add_option("--config", flags->config,
                  absl::StrCat("YAML file with the options below (also ", environment_prefix_, "CONFIG)"));
-  app.add_flag("--print-config", flags->print_config, "print the effective options as YAML and exit");
-  app.add_flag("--check-config", flags->check_config, "check the options and exit with 0 or 2");
+  app.add_flag("--print-config", flags->print_config, "Print the effective options as YAML and exit");
+  app.add_flag("--check-config", flags->check_config, "Check the options and exit with 0 or 2");
   if (!version_.empty()) app.set_version_flag("--version", absl::StrCat(program_, " ", version_));
   std::vector<Words> given(options_.size());
   std::vector<std::string> switches(options_.size());

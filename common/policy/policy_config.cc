@@ -142,22 +142,22 @@ absl::StatusOr<PolicyConfig> ResolveNone(const NoneConfig& config, const JobShap
 template <typename Config>
 std::vector<Constant> ConstantsOfRule() {
   return {
-      ConstantOf<Config>("interval_steps", &Config::interval_steps, "n, the steps between two plasticity readings",
+      ConstantOf<Config>("interval_steps", &Config::interval_steps, "The steps between two plasticity readings (n)",
                          "steps", kInterval,
                          "total steps / (2 window) / modules / 1.75, or 50 where the total is unknown"),
-      ConstantOf<Config>("window", &Config::window, "W, the readings to smooth over and to wait for", "readings",
+      ConstantOf<Config>("window", &Config::window, "The readings to smooth over and to wait for (W)", "readings",
                          {3, 1000}),
       ConstantOf<Config>("tolerance", &Config::tolerance,
-                         "T, the threshold of the slope as a share of the largest |slope| among the first three", "",
+                         "The threshold of the slope, as a share of the largest |slope| among the first three (T)", "",
                          kPositivePart),
-      ConstantOf<Config>("batch_size", &Config::batch_size, "b, the samples of a plasticity reading", "samples",
+      ConstantOf<Config>("batch_size", &Config::batch_size, "The samples of a plasticity reading (b)", "samples",
                          kBatch),
       ConstantOf<Config>("signed_slope", &Config::signed_slope,
-                         "The slope itself is compared, not its magnitude, as the paper's listing has it"),
+                         "The slope is compared with its sign, as the paper's listing has it"),
       ConstantOf<Config>("bootstrap", &Config::bootstrap, "Nothing freezes before the loss has settled"),
-      ConstantOf<Config>("learning_rate_drop", &Config::learning_rate_drop,
-                         "All unfreezes when the learning rate is at most that at the first freeze divided by this", "",
-                         kFactor),
+      ConstantOf<Config>(
+          "learning_rate_drop", &Config::learning_rate_drop,
+          "All unfreezes when the learning rate is at most the rate at the first freeze, divided by this", "", kFactor),
       ConstantOf<Config>(
           "learning_rate_rise", &Config::learning_rate_rise,
           "All unfreezes when the learning rate is at least its minimum since the first freeze times this", "",
@@ -176,15 +176,15 @@ std::vector<Constant> ConstantsOfReadings() {
       ConstantOf<Config>("threshold", &Config::threshold, "The signal-to-noise ratio under which gradients are noise",
                          kAt64, kThreshold),
       ConstantOf<Config>("late_threshold", &Config::late_threshold,
-                         "The same for modules that begin in the last third of the time", kAt64, kThreshold),
+                         "The threshold for modules that begin in the last third of the time", kAt64, kThreshold),
       ConstantOf<Config>("interval_steps", &Config::interval_steps, "The steps between two gradient readings", "steps",
-                         kInterval, "a fiftieth of `every`, at least 2; with one rank at least 20"),
-      ConstantOf<Config>("readings", &Config::readings, "The readings of which an estimate is made, at most",
-                         "readings", kReadings),
-      ConstantOf<Config>("min_readings", &Config::min_readings, "The readings that an estimate needs at least",
+                         kInterval, "a fiftieth of `every`, at least 2, or at least 20 with one rank"),
+      ConstantOf<Config>("readings", &Config::readings, "The most readings that an estimate is made from", "readings",
+                         kReadings),
+      ConstantOf<Config>("min_readings", &Config::min_readings, "The fewest readings that an estimate is made from",
                          "readings", kReadings),
       ConstantOf<Config>("unfreeze_rise", &Config::unfreeze_rise,
-                         "A module unfreezes when the learning rate is over that at its freeze times this", "",
+                         "A module unfreezes when the learning rate is over the rate at its freeze, times this", "",
                          kFactor),
   };
 }
@@ -200,7 +200,7 @@ std::vector<Constant> ConstantsOfAuto() {
   return WithReadings<AutoConfig>({
       ConstantOf("start", &AutoConfig::start, "Nothing but an early prefix freezes before this part", kOfSteps, kPart),
       ConstantOf("lr_area_left", &AutoConfig::lr_area_left,
-                 "Nothing freezes while more than this is still to come of the area under the learning rates",
+                 "Nothing freezes while more than this part of the area under the learning rates is to come",
                  "of the area", kPart),
       ConstantOf("early_share", &AutoConfig::early_share,
                  "A prefix freezes before the start where it gives up at most this part of what its time is worth",
@@ -229,7 +229,7 @@ std::vector<Constant> ConstantsOfStaged() {
       ConstantOf("every", &StagedConfig::every, "A stage that was postponed is tried again after this time", kOfSteps,
                  kEvery),
       ConstantOf("interval_steps", &StagedConfig::interval_steps, "The steps between two gradient readings", "steps",
-                 kInterval, "a fiftieth of `every`, at least 2; with one rank at least 20"),
+                 kInterval, "a fiftieth of `every`, at least 2, or at least 20 with one rank"),
   };
 }
 
@@ -250,8 +250,8 @@ std::vector<Constant> ConstantsOfGradnorm() {
       ConstantOf("interval_steps", &GradnormConfig::interval_steps, "The steps between two gradient readings", "steps",
                  kInterval, "a tenth of check_steps"),
       ConstantOf("every", &GradnormConfig::every, "The time between two checks", kOfSteps, kEvery),
-      ConstantOf("check_steps", &GradnormConfig::check_steps, "The same in steps", "steps", kInterval,
-                 "`every` of the steps; 500 where the total is unknown"),
+      ConstantOf("check_steps", &GradnormConfig::check_steps, "The steps between two checks", "steps", kInterval,
+                 "`every` of the steps, or 500 where the total is unknown"),
   };
 }
 
@@ -316,7 +316,7 @@ const std::vector<PolicyKind>& PolicyKinds() {
                                             "gradient norms that change least"),
       Kind<ScheduleConfig, ResolveSchedule>("schedule", kClock, Always, ConstantsOfSchedule(),
                                             "given prefixes at given fractions of the steps"),
-      Kind<NoneConfig, ResolveNone>("none", kClock, Never, {}, "nothing: it never freezes"),
+      Kind<NoneConfig, ResolveNone>("none", kClock, Never, {}, "nothing; it never freezes"),
       Kind<SnrConfig, ResolveReadings<SnrConfig>>("snr", kGradients, Always, ConstantsOfSnr(),
                                                   "gradients that surely are noise"),
   };

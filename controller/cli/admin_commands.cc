@@ -185,8 +185,10 @@ struct AdminCommand {
 AdminCommand Add(CLI::App& app, const Select& select, const char* name, const char* help, bool takes_job, Call call) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(name, help);
-  command->add_option("--controller", flags->controller, "unix:/path of the controller")->envname("EGERIA_CONTROLLER");
-  command->add_option("--admin", flags->admin, "Its address for operators, unless that is beside its Unix socket")
+  command->add_option("--controller", flags->controller, "Address of the controller, unix:/path")
+      ->envname("EGERIA_CONTROLLER");
+  command
+      ->add_option("--admin", flags->admin, "Address for operators, unless it lies beside the controller's Unix socket")
       ->envname("EGERIA_ADMIN");
   if (takes_job) {
     command->add_option("job", flags->job, "The job's id, the beginning of it, or the job's name")->required();
@@ -204,7 +206,7 @@ AdminCommand Add(CLI::App& app, const Select& select, const char* name, const ch
 
 void AddAdminCommands(CLI::App& app, const Select& select) {
   const AdminCommand list = Add(app, select, "list", "Show the controller's jobs.", false, List);
-  list.app->add_flag("--json", list.flags->json, "One JSON object a job");
+  list.app->add_flag("--json", list.flags->json, "Print one JSON object for each job");
 
   const AdminCommand exported =
       Add(app, select, "export", "Write what a job's policy saw, for `egeria replay`.", true, Export);
@@ -213,13 +215,14 @@ void AddAdminCommands(CLI::App& app, const Select& select) {
                            "Write the history into this folder for TensorBoard instead");
 
   const AdminCommand freeze = Add(app, select, "freeze", "Freeze a job's first modules.", true, Freeze);
-  freeze.app->add_option("prefix", freeze.flags->prefix, "How many modules, from the first; 0 unfreezes all")
+  freeze.app
+      ->add_option("prefix", freeze.flags->prefix, "Number of modules to freeze, from the first on; 0 unfreezes all")
       ->required();
-  freeze.app->add_option("--reason", freeze.flags->reason, "For the record");
-  freeze.app->add_flag("--force", freeze.flags->force, "Though the job's policy objects");
+  freeze.app->add_option("--reason", freeze.flags->reason, "Reason, which the audit log keeps");
+  freeze.app->add_flag("--force", freeze.flags->force, "Freeze although the job's policy objects");
 
   const AdminCommand unfreeze = Add(app, select, "unfreeze", "Unfreeze all modules of a job.", true, Freeze);
-  unfreeze.app->add_option("--reason", unfreeze.flags->reason, "For the record");
+  unfreeze.app->add_option("--reason", unfreeze.flags->reason, "Reason, which the audit log keeps");
 
   Add(app, select, "pause", "Stop a job's policy from deciding; what is frozen stays frozen.", true,
       [](const Flags& f, AdminClient& client, Streams streams) { return SetPaused(f, true, client, streams); });

@@ -57,7 +57,7 @@ absl::Status BecomeBenchmarks(const std::vector<std::string>& arguments) {
 }  // namespace
 
 void AddBenchCommand(CLI::App& app, const Select& select) {
-  CLI::App* command = app.add_subcommand("bench", "Trains real tasks with and without freezing, and compares them");
+  CLI::App* command = app.add_subcommand("bench", "Train real tasks with and without freezing, and compare them.");
   command->prefix_command();  // all that follows, --help too, is for the Python side
   command->set_help_flag();
   command->callback([command, select] {

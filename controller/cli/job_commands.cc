@@ -138,7 +138,7 @@ void AddJobCommands(CLI::App& app, const Select& select) {
   CLI::App* submit = AddCommand(app, select, "submit", "Run a job file's training.", Submit, flags);
   submit->add_flag("--dry-run", flags->dry_run, "Print what would be run, and run nothing");
   for (CLI::App* command : {compile, submit}) {
-    command->add_option("--to", flags->engine, "local, slurm or kubernetes")->capture_default_str();
+    command->add_option("--to", flags->engine, "Where the job runs: local, slurm or kubernetes")->capture_default_str();
   }
   AddCommand(app, select, "status", "Say whether a submitted job waits, runs or has ended.", Status, flags);
   AddCommand(app, select, "logs", "Show what a submitted job has printed.", Logs, flags)

@@ -31,8 +31,8 @@ void Add(CLI::App& app, const Select& select, const char* name, const char* help
 }  // namespace
 
 void AddPythonCommands(CLI::App& app, const Select& select) {
-  Add(app, select, "doctor", "Says what Egeria would make of a model", "egeria.doctor");
-  Add(app, select, "top", "Shows a controller's jobs in this terminal", "egeria.monitor.top");
+  Add(app, select, "doctor", "Say what Egeria would make of a model.", "egeria.doctor");
+  Add(app, select, "top", "Show a controller's jobs in this terminal.", "egeria.monitor.top");
 }
 
 }  // namespace egeria::cli

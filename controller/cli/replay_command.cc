@@ -156,18 +156,22 @@ void AddReplayCommand(CLI::App& app, const Select& select) {
   const auto sentence = [](const char* constant) -> std::string {
     return policy::FindConstant(policy::KindOf(policy::PlasticityConfig()), constant)->sentence;
   };
-  command->add_option("file", flags->file, "One JSON object a line, as `egeria export` writes; - for standard input")
+  command
+      ->add_option("file", flags->file,
+                   "Recording with one JSON object a line, as `egeria export` writes it; - for standard input")
       ->required();
   command->add_option("--policy", flags->policy, "The policy that decides")
       ->check(CLI::IsMember(policy::PolicyNames()))
       ->capture_default_str();
   command->add_option("--options", flags->options,
                       "The policy's constants as a JSON object, in place of single flags: {\"start\":0.5}");
-  command->add_option("--modules", flags->shape.modules, "Layer modules of the job; arrays in the recording tell too");
-  flags->total_steps = command
-                           ->add_option("--total-steps", flags->shape.total_steps,
-                                        "Steps of the training; 0 is unknown; a recording's \"job\" tells too")
-                           ->capture_default_str();
+  command->add_option("--modules", flags->shape.modules,
+                      "Number of layer modules; arrays in the recording tell it, too");
+  flags->total_steps =
+      command
+          ->add_option("--total-steps", flags->shape.total_steps,
+                       "Number of steps of the training; 0: unknown; the line \"job\" of a recording tells it, too")
+          ->capture_default_str();
   command
       ->add_option("--interval", plasticity.interval_steps,
                    sentence("interval_steps") + "; 0: from --total-steps, else 50")
@@ -176,7 +180,7 @@ void AddReplayCommand(CLI::App& app, const Select& select) {
   command->add_option("--tolerance", plasticity.tolerance, sentence("tolerance"))->capture_default_str();
   command
       ->add_option("--bootstrap", flags->bootstrap,
-                   sentence("bootstrap") + "; without any in the file that takes 6 n steps")
+                   sentence("bootstrap") + "; this takes 6 n steps where the recording has no loss")
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str();
   command->add_flag("--signed", plasticity.signed_slope, sentence("signed_slope"));
@@ -189,7 +193,7 @@ void AddReplayCommand(CLI::App& app, const Select& select) {
   command->add_option("--unfreeze-step", plasticity.unfreeze_steps, sentence("unfreeze_steps") + " (repeatable)")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--schedule", flags->schedule, "FRACTION:PREFIX,... for the policy `schedule`");
+  command->add_option("--schedule", flags->schedule, "Entries of the policy schedule: FRACTION:PREFIX,...");
   command->callback([flags, select] { select([flags](Streams streams) { return Replay(*flags, streams); }); });
 }
 

@@ -77,52 +77,54 @@ absl::Status CheckTogether(const ControllerOptions& options) {
 void AddGroups(ControllerOptions* options, config::OptionSet* set) {
   set->Add("tls.ca", &options->tls.ca, "PEM file of the authority whose certificates clients must show")
       .Add("tls.certificate", &options->tls.certificate, "PEM file of this controller's certificate chain")
-      .Add("tls.key", &options->tls.key, "PEM file of its private key")
+      .Add("tls.key", &options->tls.key, "PEM file of this controller's private key")
+      .Add("admin.listen", &options->admin.listen,
+           "Address where operators call, unix:/path or host:port (none: off, empty: the first Unix socket of "
+           "`listen`, or else <state_dir>/controller.sock, with .admin appended)")
       .Add(
-          "admin.listen", &options->admin.listen,
-          "unix:/path or host:port where operators call; empty: the path of the first Unix socket of `listen` (else of "
-          "<state_dir>/controller.sock) with .admin behind it; none: off")
-      .Add("admin.operators", &options->admin.operators,
-           "who may call there beside this user and root: users by name or number; over TCP, names in certificates")
-      .Add("metrics.listen", &options->metrics.listen, "host:port of the Prometheus endpoint; none: off",
+          "admin.operators", &options->admin.operators,
+          "Operators besides this user and root: users by name or number, and over TCP the names in their certificates")
+      .Add("metrics.listen", &options->metrics.listen, "Address of the Prometheus endpoint, host:port (none: off)",
            config::ValueCheck<std::string>(CheckMetricsListen))
       .Add("metrics.finished_jobs", &options->metrics.finished_jobs,
-           "how long the metrics of a job without streams stay", config::ValueCheck<absl::Duration>(CheckRetention))
-      .Add("metrics.page", &options->metrics.page, "serve a page at / that shows the jobs in a browser")
-      .Add("reference.threads", &options->reference.threads, "threads of the reference engine", InRange(1, 256))
-      .Add("reference.cpus", &options->reference.cpus, "CPUs that it is pinned to; empty: none",
+           "Time that the metrics of a job without streams stay", config::ValueCheck<absl::Duration>(CheckRetention))
+      .Add("metrics.page", &options->metrics.page, "Serve a page at / that shows the jobs in a browser")
+      .Add("reference.threads", &options->reference.threads, "Threads of the reference engine", InRange(1, 256))
+      .Add("reference.cpus", &options->reference.cpus,
+           "CPUs to which the reference engine is pinned (empty: it is not pinned)",
            config::ValueCheck<std::vector<int>>(CheckCpus))
       .Add("reference.scope", &options->reference.scope,
-           "what is run for a reading: the frontmost active module, or the whole prefix up to it",
+           "What runs for a reading: the frontmost active module (module), or all modules up to it (prefix)",
            OneOf({"module", "prefix"}))
-      .Add("reference.backends", &options->reference.backends, "backends that may be used, by preference",
+      .Add("reference.backends", &options->reference.backends,
+           "Backends of the reference engine, the preferred one first",
            config::ValueCheck<std::vector<std::string>>(CheckBackends))
-      .Add("reference.queue_bytes", &options->reference.queue_bytes, "samples that may wait",
-           config::ValueCheck<ByteCount>(CheckBytes))
+      .Add("reference.queue_bytes", &options->reference.queue_bytes,
+           "Memory for samples that wait for the reference engine", config::ValueCheck<ByteCount>(CheckBytes))
       .Add("reference.queue_samples_per_job", &options->reference.queue_samples_per_job,
-           "samples of one job that may wait; the oldest is dropped", InRange(1, 1'000))
+           "Samples of one job that may wait before the oldest is dropped", InRange(1, 1'000))
       .Add("reference.weight_bytes", &options->reference.weight_bytes,
-           "snapshots that are held for all jobs; the job with the most gives way",
+           "Memory for the snapshots of all jobs, of which the job with the most gives way",
            config::ValueCheck<ByteCount>(CheckBytes))
-      .Add("reference.memory_bytes", &options->reference.memory_bytes, "what the values of one evaluation may take",
+      .Add("reference.memory_bytes", &options->reference.memory_bytes, "Memory for the values of one evaluation",
            config::ValueCheck<ByteCount>(CheckBytes))
       .Add("reference.deadline", &options->reference.deadline,
-           "processor time that one evaluation may take; a module that takes more is evaluated no more",
+           "Processor time for one evaluation, beyond which a module is not evaluated again",
            config::ValueCheck<absl::Duration>(CheckDeadline))
       .Add("limits.jobs", &options->limits.jobs,
-           "jobs that have not finished, of which one owner has no more than three quarters; as many finished ones are "
+           "Number of unfinished jobs, of which one owner has at most three quarters, and of finished jobs that are "
            "kept",
            InRange(1, 1'000'000))
       .Add("limits.observations_per_job", &options->limits.observations_per_job,
-           "losses, readings and learning rates that are kept of a job", InRange<int64_t>(1'000, 1'000'000'000))
-      .Add("limits.upload_bytes", &options->limits.upload_bytes, "size of one sample or snapshot",
+           "Number of losses, readings and learning rates that are kept for each job",
+           InRange<int64_t>(1'000, 1'000'000'000))
+      .Add("limits.upload_bytes", &options->limits.upload_bytes, "Largest size of a sample or a snapshot",
            config::ValueCheck<ByteCount>(CheckBytes))
       .Add("limits.pending_upload_bytes", &options->limits.pending_upload_bytes,
-           "unfinished uploads of all streams together", config::ValueCheck<ByteCount>(CheckBytes))
-      .Add("retention.finished", &options->retention.finished, "how long a finished job is kept",
+           "Memory for unfinished uploads of all streams together", config::ValueCheck<ByteCount>(CheckBytes))
+      .Add("retention.finished", &options->retention.finished, "Time that a finished job is kept",
            config::ValueCheck<absl::Duration>(CheckRetention))
-      .Add("retention.silent", &options->retention.silent,
-           "how long a job is kept that never finished and has no streams",
+      .Add("retention.silent", &options->retention.silent, "Time that an unfinished job without streams is kept",
            config::ValueCheck<absl::Duration>(CheckRetention));
 }
 
@@ -140,21 +142,22 @@ std::string DefaultStateDir(const config::Environment& environment, bool root) {
 config::OptionSet ControllerOptionSet(ControllerOptions* options, const std::string& version) {
   config::OptionSet set("egeria-controller", "EGERIA_CONTROLLER_",
                         "decides which layers of training jobs to freeze, and when", version);
-  set.Add("listen", &options->listen, "unix:/path or host:port, one or more; empty: unix:<state_dir>/controller.sock")
+  set.Add("listen", &options->listen,
+          "Addresses, each unix:/path or host:port (empty: unix:<state_dir>/controller.sock)")
       .Add("socket_mode", &options->socket_mode,
-           "who may connect to Unix sockets of `listen`: their files' permissions",
+           "Permissions of the Unix sockets in `listen`, which say who may connect",
            config::ValueCheck<std::string>(CheckSocketMode))
-      .Add("state_dir", &options->state_dir, "folder of the journal; one controller at a time")
+      .Add("state_dir", &options->state_dir, "Folder of the journal, which one controller at a time may use")
       .Add("audit_log", &options->audit_log,
-           "file for what is changed by hand; SIGHUP opens it anew; empty: <state_dir>/audit.jsonl")
-      .Add("insecure", &options->insecure, "listen on other machines' networks without TLS")
+           "File that records what operators change, which SIGHUP opens anew (empty: <state_dir>/audit.jsonl)")
+      .Add("insecure", &options->insecure, "Listen to other machines without TLS")
       .Add("max_cpu_load", &options->max_cpu_load,
-           "the reference engine runs while the machine's CPU load is under this share", InRange(0.0, 1.0))
-      .Add("heartbeat_interval", &options->heartbeat_interval, "how often each rank reports",
+           "The reference engine runs while the machine's CPU load is under this share", InRange(0.0, 1.0))
+      .Add("heartbeat_interval", &options->heartbeat_interval, "Time between two reports of a rank",
            config::ValueCheck<absl::Duration>(CheckInterval))
-      .Add("log_level", &options->log_level, "lowest level that is logged",
+      .Add("log_level", &options->log_level, "Lowest level that is logged",
            OneOf({"debug", "info", "warning", "error"}))
-      .Add("ready_fd", &options->ready_fd, "file descriptor that gets 'READY=1' once all is up; -1: none",
+      .Add("ready_fd", &options->ready_fd, "File descriptor that gets 'READY=1' once all is up (-1: none)",
            InRange(-1, 65'535));
   AddGroups(options, &set);
   set.AddCheck([options] { return CheckTogether(*options); });
@@ -184,10 +187,10 @@ absl::StatusOr<std::optional<rpc::Address>> AdminListenAddress(const ControllerO
   }
   EGERIA_ASSIGN_OR_RETURN(const rpc::Address address, rpc::ParseAddress(options.admin.listen));
   if (address.is_unix() || (!TlsFilesOf(options).empty() && !options.admin.operators.empty())) return address;
-  return NamedError(
-      absl::StatusCode::kFailedPrecondition, "INSECURE_ADDRESS", "operators may call at ", address.ToString(),
-      " only by certificates: give --tls-ca, --tls-certificate and --tls-key, and in --admin-operators the "
-      "names in their certificates, or a Unix socket");
+  return NamedError(absl::StatusCode::kFailedPrecondition, "INSECURE_ADDRESS", "operators may call at ",
+                    address.ToString(),
+                    " only by certificates: give --tls-ca, --tls-certificate and --tls-key, and in --admin-operators "
+                    "the names in their certificates, or a Unix socket");
 }
 
 mode_t SocketMode(const ControllerOptions& options) {

@@ -8,6 +8,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -96,3 +97,12 @@ def test_zsh_and_fish_know_every_option(place: str, command: list[str]):
     if shutil.which(shell) is not None:
         ran = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=False)
         assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_page_of_the_command_line_has_the_help_texts():
+    script = pathlib.Path(__file__).parents[2] / "docs" / "reference_pages.py"
+    place = {**os.environ, "EGERIA_BIN": str(BUILD / "bin"), "PYTHONPATH": str(BUILD / "python")}
+    checked = subprocess.run(
+        [sys.executable, str(script), "--check", "command-line.md"], env=place, capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stderr

@@ -22,10 +22,8 @@ namespace egeria::trainer {
 namespace {
 
 constexpr const char* kDescription =
-    "Trains an image classifier, data-parallel under torchrun, and freezes layer modules as an Egeria "
-    "controller "
-    "tells it to.\n"
-    "Example: torchrun --nproc-per-node 2 --no-python egeria-train --task resnet20 --data DIR --epochs 30";
+    "Trains an image classifier, data-parallel under torchrun, and freezes layer modules as an Egeria controller tells "
+    "it to.\nExample: torchrun --nproc-per-node 2 --no-python egeria-train --task resnet20 --data DIR --epochs 30";
 
 // The rule's own default for b; see docs/internals/plasticity.md.
 constexpr int kDefaultProbeBatch = 32;
@@ -38,45 +36,54 @@ absl::Status BadFlag(const Args&... message) {
 }
 
 void AddTrainingFlags(CLI::App* app, Options* o) {
-  app->add_option("--task", o->task, "digits (8x8 digits), resnet20 or resnet56 (CIFAR-10)")
+  app->add_option("--task", o->task, "Model and data: digits (8x8 digits), resnet20 or resnet56 (CIFAR-10)")
       ->required()
       ->check(CLI::IsMember({"digits", "resnet20", "resnet56"}));
   app->add_option("--data", o->data,
-                  "CIFAR-10's folder of binary files, or the file that deploy/digits/export_digits.py wrote")
+                  "Folder of CIFAR-10's binary files, or the file that deploy/digits/export_digits.py wrote")
       ->required();
   app->add_option("--train-samples", o->train_samples, "Use only the first N training images (0: all)")
       ->check(CLI::NonNegativeNumber);
   app->add_option("--validation-samples", o->validation_samples, "Use only the first N validation images (0: all)")
       ->check(CLI::NonNegativeNumber);
-  app->add_option("--epochs", o->epochs, "Passes over the data (digits 30, resnets 100)")->check(CLI::PositiveNumber);
-  app->add_option("--batch-size", o->batch_size, "Per rank (digits 32, resnets 64); the rest of an epoch is dropped")
+  app->add_option("--epochs", o->epochs, "Number of passes over the data (default: digits 30, resnets 100)")
       ->check(CLI::PositiveNumber);
-  app->add_option("--lr", o->learning_rate, "Learning rate (digits 0.05, resnets 0.1)")->check(CLI::PositiveNumber);
-  app->add_option("--momentum", o->momentum, "Of SGD")->check(CLI::Range(0.0, 1.0))->capture_default_str();
-  app->add_option("--weight-decay", o->weight_decay, "Of SGD")->check(CLI::NonNegativeNumber)->capture_default_str();
-  app->add_option("--schedule", o->schedule, "Of the learning rate: constant, step or cosine")
+  app->add_option(
+         "--batch-size", o->batch_size,
+         "Samples in a batch of each rank (default: digits 32, resnets 64); an incomplete last batch is dropped")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--lr", o->learning_rate, "Learning rate (default: digits 0.05, resnets 0.1)")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--momentum", o->momentum, "Momentum of SGD")->check(CLI::Range(0.0, 1.0))->capture_default_str();
+  app->add_option("--weight-decay", o->weight_decay, "Weight decay of SGD")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_option("--schedule", o->schedule, "Schedule of the learning rate")
       ->check(CLI::IsMember({"constant", "step", "cosine"}))
       ->capture_default_str();
-  app->add_option("--lr-milestones", o->milestones, "step: shares of the training at which the rate falls")
+  app->add_option("--lr-milestones", o->milestones,
+                  "Shares of the training at which the schedule step lowers the learning rate")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app->add_option("--lr-gamma", o->gamma, "step: by what factor it falls")
+  app->add_option("--lr-gamma", o->gamma, "Factor by which the schedule step lowers the learning rate")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app->add_option("--warmup-steps", o->warmup_steps, "Steps of linear warm-up")->check(CLI::NonNegativeNumber);
-  app->add_option("--seed", o->seed, "Of weights, order and augmentation")->capture_default_str();
+  app->add_option("--warmup-steps", o->warmup_steps, "Number of steps of linear warm-up")
+      ->check(CLI::NonNegativeNumber);
+  app->add_option("--seed", o->seed, "Seed of the weights, the order of the samples and the augmentation")
+      ->capture_default_str();
   app->add_option("--stop-after", o->stop_after, "Stop after this many steps, as if interrupted")
       ->check(CLI::NonNegativeNumber);
   app->add_flag("--stop-on-signal", o->stop_on_signal,
-                "SIGUSR1, such as before a time limit, makes all ranks write a checkpoint and stop");
+                "Have SIGUSR1, which may announce a time limit, make all ranks write a checkpoint and stop");
   app->add_option("--evaluate-every", o->evaluate_every, "Validate every N epochs (0: at the end only)")
       ->check(CLI::NonNegativeNumber);
-  app->add_option("--threads", o->threads, "Compute threads per rank (torchrun's default is 1)")
+  app->add_option("--threads", o->threads, "Number of compute threads of each rank (torchrun's default is 1)")
       ->check(CLI::NonNegativeNumber);
-  app->add_option("--device", o->device, "auto, cpu, cuda, ...")->capture_default_str();
+  app->add_option("--device", o->device, "Device: auto, cpu, cuda and so on")->capture_default_str();
   app->add_option("--augment", o->augment,
-                  "none, or random: crops and flips, other ones in each epoch (digits none, resnets random)")
+                  "Augmentation: none, or random crops and flips (default: digits none, resnets random)")
       ->check(CLI::IsMember({"none", "random"}));
 }
 
@@ -98,78 +105,83 @@ void SetReinvest(const std::string& text, Options* o) {
 }
 
 void AddEgeriaFlags(CLI::App* app, Options* o) {
-  app->add_option("--controller", o->controller, "unix:/path or HOST:PORT of the controller; 'none' trains plainly")
+  app->add_option("--controller", o->controller,
+                  "Address of the controller, unix:/path or HOST:PORT; none: train without one")
       ->envname("EGERIA_CONTROLLER");
-  app->add_option("--policy", o->policy, "What decides (docs/reference/policies.md); auto")
+  app->add_option("--policy", o->policy, "Policy that decides (docs/reference/policies.md); default: auto")
       ->envname("EGERIA_POLICY")
       ->check(CLI::IsMember(policy::PolicyNames()));
   app->add_option("--policy-json", o->policy_json,
-                  "The policy's constants as JSON, such as {\"plasticity\": {\"learning_rate_drop\": 5}} "
-                  "(EGERIA_POLICY_OPTIONS is the inner object)");
-  app->add_option("--interval", o->interval, "plasticity, actnorm: steps between readings (n)")
+                  "Constants of the policy as JSON, such as {\"plasticity\": {\"learning_rate_drop\": 5}}; "
+                  "EGERIA_POLICY_OPTIONS has the inner object alone");
+  app->add_option("--interval", o->interval, "Steps between two readings of plasticity or actnorm (n)")
       ->check(CLI::PositiveNumber);
-  app->add_option("--window", o->window, "plasticity, actnorm: readings in the window (W)")->check(CLI::PositiveNumber);
-  app->add_option("--tolerance", o->tolerance, "plasticity, actnorm: T, as a share of the first slopes")
+  app->add_option("--window", o->window, "Number of readings in the window of plasticity or actnorm (W)")
       ->check(CLI::PositiveNumber);
-  app->add_option("--probe-batch", o->probe_batch, "plasticity: samples per reading (b), at most --batch-size (32)")
+  app->add_option("--tolerance", o->tolerance, "Threshold of plasticity or actnorm, as a share of the first slopes (T)")
       ->check(CLI::PositiveNumber);
-  app->add_option("--bootstrap", o->bootstrap, "plasticity, actnorm: wait for the loss to settle: on or off")
+  app->add_option("--probe-batch", o->probe_batch, "Samples of a reading (b), at most --batch-size; default: 32")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--bootstrap", o->bootstrap, "Whether plasticity or actnorm waits until the loss has settled")
       ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
-  app->add_option("--freeze-at", o->freeze_at, "schedule: FRACTION:PREFIX, one or more, such as 0.5:2 0.75:4")
+  app->add_option("--freeze-at", o->freeze_at,
+                  "Entries of the policy schedule, each FRACTION:PREFIX, such as 0.5:2 0.75:4")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app->add_option_function<std::string>(
          "--budget", [o](const std::string& text) { SetBudget(text, o); },
-         "Part of the time to save, such as 20%: freeze no more than that takes")
+         "Part of the time to save, such as 20%; no more freezes than that takes")
       ->envname("EGERIA_BUDGET");
   app->add_option_function<std::string>(
          "--reinvest", [o](const std::string& text) { SetReinvest(text, o); },
-         "Train for more steps, which take the time that freezing saves: the part given, such "
-         "as 8%, or what the policy plans to save on this machine")
+         "Spend the time that freezing saves on more steps: the part given, such as 8%, or as much as the policy plans "
+         "to save on this machine")
       ->expected(0, 1)
       ->default_str(kPlannedSaving);
   app->add_flag("--observe", o->observe, "Decide and report, but freeze nothing");
   app->add_option("--on-divergence", o->on_divergence,
-                  "Where the ranks' parameters come apart: stop, or resync, which gives all ranks what rank 0 has")
+                  "What happens where the ranks' parameters differ: stop ends the training, resync gives all ranks "
+                  "those of rank 0")
       ->envname("EGERIA_ON_DIVERGENCE")
       ->check(CLI::IsMember({"stop", "resync"}))
       ->capture_default_str();
   app->add_option("--modules", o->module_patterns,
-                  "One regular expression per layer module, matched against the names of the blocks")
+                  "Regular expressions, one for each layer module, which are matched against the names of the blocks")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app->add_option("--freeze-first", o->freeze_first,
-                  "Freeze so many layer modules from the first step to the last, whatever the policy or plans say")
+                  "Number of layer modules that are frozen from the first step to the last, whatever the policy says")
       ->check(CLI::NonNegativeNumber);
   app->add_option("--plans", o->plans,
-                  "Freeze at given steps, without a controller: JSON of {step, frozen_prefix}, or the "
-                  "summary of another run");
+                  "File with the steps at which layers freeze without a controller: JSON of {step, frozen_prefix}, or "
+                  "the summary of another run");
   app->add_option("--cache", o->cache,
-                  "unix:/path of the node's egeria-cache: the forward pass of frozen layer modules is skipped where "
-                  "it has what they give; 'none' computes it")
+                  "Address of the node's egeria-cache, unix:/path, which lets a pass skip frozen layer modules; none: "
+                  "compute them")
       ->envname("EGERIA_CACHE");
-  app->add_option("--cache-use", o->cache_use, "auto: as long as that saves time; always")
+  app->add_option("--cache-use", o->cache_use, "When the cache is used: as long as it saves time (auto), or always")
       ->envname("EGERIA_CACHE_USE")
       ->check(CLI::IsMember({"auto", "always"}))
       ->capture_default_str();
-  app->add_option("--frozen-forward", o->frozen_forward,
-                  "How frozen layer modules run where the cache does not serve: exact, or fused, which differs in the "
-                  "last bits")
+  app->add_option(
+         "--frozen-forward", o->frozen_forward,
+         "How frozen layer modules run where the cache does not serve: exact, or fused, which differs in the last bits")
       ->envname("EGERIA_FROZEN_FORWARD")
       ->check(CLI::IsMember({"exact", "fused"}))
       ->capture_default_str();
   // Rounding is not for a trainer whose every pass has to be the same to the bit.
   app->add_option("--cache-precision", o->cache_precision,
-                  "Every pass of this trainer is the same to the bit, with the cache or without")
+                  "How the cache keeps activations; this trainer takes exact ones only")
       ->envname("EGERIA_CACHE_PRECISION")
       ->check(CLI::IsMember({"exact"}))
       ->capture_default_str();
-  app->add_option("--cache-compression", o->cache_compression,
-                  "How it keeps that: compressed without loss, or not; auto: once the quota is more than half full, "
-                  "if that makes it smaller by a fourth")
+  app->add_option(
+         "--cache-compression", o->cache_compression,
+         "Lossless compression of cached activations; auto: once half of the quota is full, if that saves a fourth")
       ->envname("EGERIA_CACHE_COMPRESSION")
       ->check(CLI::IsMember({"auto", "none", "lz4", "zstd"}))
       ->capture_default_str();
   app->add_option("--cache-job-quota", o->cache_job_quota,
-                  "What it may keep of this job, such as 8GiB, if its own quota_per_job is not less; 0: that")
+                  "Disk space in the cache for this job, such as 8GiB; the cache's own quota_per_job holds where it is "
+                  "less or this is 0")
       ->envname("EGERIA_CACHE_JOB_QUOTA")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check([](const std::string& bytes) {
@@ -179,11 +191,11 @@ void AddEgeriaFlags(CLI::App* app, Options* o) {
 }
 
 void AddOutputFlags(CLI::App* app, Options* o) {
-  app->add_option("--checkpoint", o->checkpoint, "File to write checkpoints to, atomically");
+  app->add_option("--checkpoint", o->checkpoint, "File for checkpoints, which is replaced in one piece");
   app->add_option("--checkpoint-every", o->checkpoint_every, "Steps between checkpoints (0: at the end only)")
       ->check(CLI::NonNegativeNumber);
   app->add_flag("--resume", o->resume, "Go on from --checkpoint if it exists");
-  app->add_option("--summary", o->summary, "File to write a JSON summary to");
+  app->add_option("--summary", o->summary, "File for a summary in JSON");
   app->add_option("--training-job", o->training_job, "Name of the job for people and metrics (default: the task)")
       ->envname("EGERIA_TRAINING_JOB");
   app->add_option("--metrics-port", o->metrics,
@@ -278,8 +290,7 @@ absl::Status ResolveOptions(Options* o) {
   if (o->controller.empty() && o->policy != "none") {
     // Not an error: a job must train whether or not a controller could be had for it.
     LogWarning("--policy ", o->policy,
-               " has no effect without a controller: start through egeria-run, or give "
-               "--controller ADDRESS");
+               " has no effect without a controller: start through egeria-run, or give --controller ADDRESS");
     o->policy = "none";
   }
   if (o->reinvest && o->observe) return BadFlag("--reinvest spends what freezing saves, but --observe freezes nothing");

@@ -18,8 +18,9 @@ TEST(UnknownVariables, NamesTheNearestOneThatIsRead) {
 }
 
 TEST(UnknownVariables, NamesOneThatIsNearNone) {
-  EXPECT_THAT(UnknownVariables({{"EGERIA_XYXYXYXYXY", "0"}}),
-              ElementsAre("EGERIA_XYXYXYXYXY is set, but nothing reads it; docs/python.md lists what is read"));
+  EXPECT_THAT(
+      UnknownVariables({{"EGERIA_XYXYXYXYXY", "0"}}),
+      ElementsAre("EGERIA_XYXYXYXYXY is set, but nothing reads it; docs/reference/config.md lists what is read"));
   EXPECT_THAT(UnknownVariables({{"EGERIA_OFF", "1"}})[0], ::testing::HasSubstr("EGERIA_ENABLED"));
 }
 

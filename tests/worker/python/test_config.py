@@ -193,6 +193,12 @@ def test_the_tables_of_the_documents_are_those_of_the_constants():
     assert checked.returncode == 0, checked.stderr
 
 
+def test_the_page_of_settings_says_what_the_code_says():
+    script = ROOT / "docs" / "reference_pages.py"
+    checked = subprocess.run([sys.executable, str(script), "--check", "config.md"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+
+
 def test_constants_are_those_of_the_wire():
     text = (ROOT / "proto" / "egeria" / "v1" / "controller.proto").read_text()
     fields = re.findall(r"^ +(\w+)Policy (\w+) = \d+;", text, re.MULTILINE)

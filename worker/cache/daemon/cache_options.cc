@@ -23,24 +23,27 @@ config::OptionSet CacheOptionSet(CacheOptions* options) {
   config::OptionSet set("egeria-cache", "EGERIA_CACHE_",
                         "keeps what the frozen front of a model gives, for the training processes of a node",
                         Version());
-  set.Add("listen", &options->listen, "unix:/path; empty: unix:<folder>/cache.sock")
-      .Add("folder", &options->folder, "where the entries lie; belongs to one egeria-cache")
-      .Add("quota", &options->quota, "of all jobs together", AtLeast(size_t{1} << 20, "1MiB"))
-      .Add("soft_quota", &options->soft_quota,
-           "beyond it nothing stays of jobs without a training process, nor of prefixes that are past; 0: quota",
-           AtLeast(size_t{1} << 20, "1MiB", true))
-      .Add("quota_per_job", &options->quota_per_job, "of each job; 0: quota", AtLeast(size_t{1} << 20, "1MiB", true))
-      .Add("keep_free", &options->keep_free, "space that the file system keeps; nothing is stored where there is less")
-      .Add("write_buffer", &options->write_buffer, "memory for entries that are not yet written",
+  set.Add("listen", &options->listen, "Address, unix:/path (empty: unix:<folder>/cache.sock)")
+      .Add("folder", &options->folder, "Folder of the entries, which one egeria-cache at a time may use")
+      .Add("quota", &options->quota, "Disk space for the entries of all jobs together",
            AtLeast(size_t{1} << 20, "1MiB"))
-      .Add("memory", &options->memory, "memory for entries of up to 64 KiB, beside their place on the disk; 0: none")
-      .Add("metrics_listen", &options->metrics_listen, "host:port of the Prometheus endpoint; none: off")
-      .Add("insecure", &options->insecure, "serve the metrics on other machines' networks")
-      .Add("log_level", &options->log_level, "lowest level that is logged",
+      .Add("soft_quota", &options->soft_quota,
+           "Disk space beyond which entries of ended jobs and of outdated prefixes are deleted (0: as quota)",
+           AtLeast(size_t{1} << 20, "1MiB", true))
+      .Add("quota_per_job", &options->quota_per_job, "Disk space for the entries of each job (0: as quota)",
+           AtLeast(size_t{1} << 20, "1MiB", true))
+      .Add("keep_free", &options->keep_free, "Space that the cache leaves free on its file system")
+      .Add("write_buffer", &options->write_buffer, "Memory for entries that are not yet written",
+           AtLeast(size_t{1} << 20, "1MiB"))
+      .Add("memory", &options->memory, "Memory for entries of up to 64 KiB, which are on the disk as well (0: none)")
+      .Add("metrics_listen", &options->metrics_listen, "Address of the Prometheus endpoint, host:port (none: off)")
+      .Add("insecure", &options->insecure, "Serve the metrics to other machines")
+      .Add("log_level", &options->log_level, "Lowest level that is logged",
            config::OneOf({"debug", "info", "warning", "error"}))
-      .Add("ready_fd", &options->ready_fd, "descriptor that is told when the cache can be used, or why not; -1: none")
+      .Add("ready_fd", &options->ready_fd,
+           "File descriptor that is told when the cache is ready, or why it is not (-1: none)")
       .Add("until_unused", &options->until_unused,
-           "end when no egeria-run uses the folder and no training process is attached");
+           "End when no egeria-run uses the folder and no training process is attached");
   // These variables of the environment are meant for the training processes.
   for (const char* variable : {"USE", "PRECISION", "COMPRESSION", "FORMAT", "JOB_QUOTA"}) {
     set.LeaveToOthers(absl::StrCat("EGERIA_CACHE_", variable));

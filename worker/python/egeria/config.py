@@ -40,39 +40,40 @@ class Config:
     """How a session is to behave. Everything has a default that works.
 
     Attributes:
-      controller: address of egeria-controller ("host:port" or "unix:/path"). None: the environment's EGERIA_CONTROLLER,
-        which `egeria-run` sets, or else the job brings its own. "none": no controller, so that nothing is measured or
-        frozen.
-      policy: "auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule", "snr" or "none"
-        (docs/reference/policies.md).
-      options: the policy's constants, such as {"interval_steps": 50, "window": 10}; what is missing takes the default.
-      observe: decisions are made and reported, but nothing changes.
-      total_steps: optimizer steps of the whole training, where known: it sets how often readings are taken.
-      training_job: a name for people and for the metrics. None: EGERIA_TRAINING_JOB, or the model's class.
-      plans: switches (step, frozen prefix) without a controller, the same on all ranks.
-      reference: who runs the reference model: "controller", "local" (this process, in idle moments), or "auto": the
-        controller for every layer module that it can run, this process for the others.
-      metrics: "host:port" on which each rank serves Prometheus metrics; rank r of a node serves port + r.
-      cache: address of the node's egeria-cache ("unix:/path"), which lets training skip the forward pass of frozen
-        layers where batches have sample ids (egeria.data); or its folder, "/path", where the job starts or adopts one.
-        None: EGERIA_CACHE, or else, where the job brings its controller, that of the user's folder. "none": no cache.
-      cache_use: "auto": as long as that saves time by measurement; "always".
-      cache_precision: how activations are kept: "exact"; or rounded, to "fp16", "bf16" or "int8" (a scale for each
-        channel), so that the training is another one than without a cache.
-      cache_compression: of exact ones, without loss: "lz4", "zstd", "none", or "auto": "zstd" once the quota is more
-        than half full, if that makes them smaller by a fourth.
-      cache_job_quota: bytes of this job that the cache keeps, or a text such as "8GiB". None: its own quota_per_job,
-        which counts where it is less.
-      frozen_forward: how frozen layers run on a CPU where the cache does not serve: "exact"; "fused", their inference
-        form in float32, which differs in the last bits; "bf16", the same in bfloat16 where that is faster. The training
-        is another one then than without Egeria.
-      pin_frozen_modes: layers that the script has frozen are held in evaluation mode, as Egeria holds those that it
-        freezes: dropout is off there, and batch normalisation keeps its statistics.
-      budget: part of the training's time that is to be saved, 0..1: no more freezes than that takes; needs total_steps.
-        None: as much as can be.
-      on_divergence: what is done where the ranks' parameters come apart although something is frozen, or at a switch:
-        "stop": every rank raises [RANKS_DIFFER] at the same step; "resync": all go on with what rank 0 has.
-      batch_size: samples of a reading (the policy constant of this name; 32 where neither is given).
+      controller: The address of egeria-controller, "host:port" or "unix:/path". "none" trains without one, so that
+        nothing is measured or frozen. None takes EGERIA_CONTROLLER, which `egeria-run` sets, or else the job brings its
+        own. At a Unix socket this user, root or one of EGERIA_TRUSTED_USERS must listen.
+      policy: What decides: "auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule", "snr" or
+        "none" (docs/reference/policies.md).
+      options: The policy's constants, such as {"interval_steps": 50}. Missing ones take their defaults.
+      observe: True makes the policy decide and report without changing the training.
+      total_steps: The optimizer steps of the whole training, where they are known. They set how often readings are
+        taken.
+      training_job: A name for people and for the metrics. None takes the name of the model's class.
+      plans: Switches (step, frozen prefix) that are made without a controller, the same on all ranks.
+      reference: Who runs the reference model: "controller", "local" (the training process), or "auto", which leaves to
+        the training process what the controller cannot run.
+      metrics: The "host:port" at which each rank serves Prometheus metrics. Rank r of a node serves port + r. A rank
+        whose port is taken trains without metrics.
+      cache: The address of the node's egeria-cache, "unix:/path", or its folder, "/path", where the job starts or
+        adopts one. "none" trains without a cache. None takes EGERIA_CACHE, or else the user's folder where the job
+        brings its controller.
+      cache_use: "auto" uses the cache as long as that saves time by measurement, "always" leaves the measurement out.
+      cache_precision: How activations are kept: "exact", or rounded to "fp16", "bf16" or "int8". Rounding changes the
+        training.
+      cache_compression: The lossless compression of exact activations: "none", "lz4", "zstd", or "auto", which tries
+        "zstd" once half of the quota is full and keeps it if that saves a fourth.
+      cache_job_quota: The disk space that the cache gives this job, in bytes or as a text such as "8GiB". The cache's
+        own quota_per_job holds where it is less, or where this is None.
+      frozen_forward: How frozen layers run on a CPU where the cache does not serve: "exact", "fused" (their inference
+        form in float32, which differs in the last bits) or "bf16". The latter two change the training.
+      pin_frozen_modes: True holds layers that the script has frozen in evaluation mode, as Egeria does with those that
+        it freezes. Their dropout is off, and their batch normalisation keeps its statistics.
+      budget: The part of the training's time to save, between 0 and 1. No more freezes than that takes. It needs
+        total_steps. None sets no bound.
+      on_divergence: What happens where the ranks' parameters differ: "stop" raises [RANKS_DIFFER] on every rank at the
+        same step, "resync" gives all ranks those of rank 0.
+      batch_size: The samples of a reading, which is the policy's constant of this name (32 where neither is given).
       enabled: False makes a session that does nothing.
     """
 

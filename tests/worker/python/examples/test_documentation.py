@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import pathlib
 import re
@@ -10,9 +9,6 @@ from collections.abc import Iterable
 
 import pytest
 from example_scripts import EXAMPLES, MARK, ROOT, plain_source
-
-from egeria import Config
-from egeria.config import FROM_ENVIRONMENT
 
 PACKAGE = ROOT / "worker" / "python" / "egeria"
 DOCS = ROOT / "docs"
@@ -71,10 +67,3 @@ def test_every_reason_against_inference_form_has_an_entry():
     raised = reasons_in((PACKAGE / "frozen_forward").rglob("*.py"))
     assert raised - set(re.findall("`([A-Z_]+)`", REFUSALS)) == set()
     assert set(re.findall(r"^\| `([A-Z_]+)` \|", section, re.MULTILINE)) <= raised
-
-
-def test_every_option_and_variable_is_listed():
-    table = TEXT.split("## Options")[1].split("## doctor")[0]
-    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [field.name for field in dataclasses.fields(Config)]
-    variables = {f"EGERIA_{field.upper()}" for field in FROM_ENVIRONMENT} | {"EGERIA_CONTROLLER"}
-    assert set(re.findall(r"^\| `\w+` \| `(\w+)`", table, re.MULTILINE)) == variables

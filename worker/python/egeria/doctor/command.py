@@ -91,13 +91,13 @@ def run_build(target: str) -> tuple[nn.Module, Any, LossFunction | None, Any, An
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Exit code 0; 1 where attach() would refuse the model; 2 for input that cannot be used."""
-    parser = argparse.ArgumentParser(prog="egeria doctor", description="What Egeria would make of a model.")
+    parser = argparse.ArgumentParser(prog="egeria doctor", description="Say what Egeria would make of a model.")
     parser.add_argument(
         "build",
         help="model.py:build or package.module:build, a function without arguments that "
         "returns the model, or (model, example batch[, loss_fn(model, batch)[, optimizer[, loader]]])",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument(
         "--modules",
         nargs="+",
@@ -105,8 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="layer modules, by name or regular "
         "expression, in forward order; one pattern with a group: its value tells them apart",
     )
-    parser.add_argument("--rounds", type=int, default=7, help="of the measurement (default 7)")
-    parser.add_argument("--samples", type=int, default=32, help="of a reading (default 32)")
+    parser.add_argument("--rounds", type=int, default=7, help="number of measurements of each time (default 7)")
+    parser.add_argument("--samples", type=int, default=32, help="number of samples in a reading (default 32)")
     parsed = parser.parse_args(arguments)
     if parsed.rounds < 1 or parsed.samples < 2:
         parser.error("--rounds must be at least 1, --samples at least 2")

@@ -180,7 +180,7 @@ def _fill(table: DataTable, rows: dict[str, tuple[str, ...]]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. Exit code 0; 2 where nobody answers."""
-    parser = argparse.ArgumentParser(prog="egeria top", description="Shows a controller's jobs in a terminal.")
+    parser = argparse.ArgumentParser(prog="egeria top", description="Show a controller's jobs in a terminal.")
     parser.add_argument(
         "address",
         nargs="?",
