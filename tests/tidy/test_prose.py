@@ -23,7 +23,6 @@ NOT_YET = (
     "docs/reference/formats/summary.md",
     "docs/reference/limits.md",
     "docs/reference/metrics.md",
-    "docs/reference/policies.md",
     "docs/reference/compatibility.md",
     "docs/reference/job-file.md",
     # Internals and the pages for contributors

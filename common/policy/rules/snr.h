@@ -28,7 +28,7 @@ struct PooledSnr {
 //
 // The interval is the one of a ratio of sums. With e_i = A_i - r D_i and M readings, the standard error s of r is
 // sqrt(M / (M - 1) sum e_i^2) / sum D. The ends are r -+ t(M - 1) s, with t Student's 95 % quantile, both brought to
-// the full batch by the same formula. It covers the truth as often as docs/reference/policies.md says.
+// the full batch by the same formula. tests/common/policy/rules/snr_test.cc tells how often it covers the truth.
 //
 // Modules are pooled by the inverse variance of their r. Their gradients are of the same samples and so not
 // independent: the pooled error is made of the weighted sums of all modules' e_i at a step.

@@ -85,8 +85,7 @@ TEST(Snr, QuantilesAreStudents) {
   for (const auto& [degrees, quantile] : table) EXPECT_NEAR(StudentQuantile95(degrees), quantile, 0.01) << degrees;
 }
 
-// This tells how often the interval covers the truth, and how wide it is: the figures of docs/reference/policies.md.
-// Each trial looks at one module.
+// This tells how often the interval covers the truth, and how wide it is. Each trial looks at one module.
 struct Coverage {
   double share = 0;
   double width = 0;
