@@ -18,6 +18,7 @@ from bench.harness.task import Task
 from bench.paper.measurements import WINDOWS
 
 TOLERANCES = (0.1, 0.2, 0.4)
+_BOOTSTRAP = 6  # readings that the bootstrapping stage would have taken
 
 
 def replay_rule(measured: Mapping[str, Any], task: Task) -> list[dict[str, Any]]:
@@ -31,7 +32,7 @@ def replay_rule(measured: Mapping[str, Any], task: Task) -> list[dict[str, Any]]
             file = pathlib.Path(folder) / f"{window}.jsonl"
             file.write_text(_recording(measured, task, window), encoding="utf-8")
             for tolerance in TOLERANCES:
-                options = {"window": window, "tolerance": tolerance, "interval_steps": measured["steps"][0]}
+                options = {"window": window, "tolerance": tolerance, "bootstrap": False}
                 output = subprocess.run(
                     [
                         find_program("egeria"),
@@ -84,7 +85,7 @@ def _recording(measured: Mapping[str, Any], task: Task, window: int) -> str:
     steps = measured["steps"]
     job = {"modules": len(measured["modules"]), "ranks": measured["ranks"], "total_steps": steps[-1]}
     lines: list[dict[str, Any]] = [{"job": job}]
-    for step, readings in list(zip(steps, measured["plasticity"][f"moving {window}"]))[1:]:
+    for step, readings in list(zip(steps, measured["plasticity"][f"moving {window}"]))[_BOOTSTRAP:]:
         rate = task.settings["rate"] * task.rate(min(step, steps[-1] - 1) / steps[-1])
         lines.append({"step": step, "lr": rate, "plasticity": readings})
     return "".join(json.dumps(line) + "\n" for line in lines)
