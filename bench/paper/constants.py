@@ -99,6 +99,7 @@ def _summary(decisions: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]
         at, prefix = step, after
     freezes = [each for each in decisions if each["action"] == "freeze"]
     return {
+        "switches": [{"step": each["step"], "frozen_prefix": each["frozen_prefix"]} for each in decisions],
         "first_freeze": freezes[0]["step"] if freezes else None,
         "freezes": len(freezes),
         "thaws": sum(each["action"] == "unfreeze" for each in decisions),

@@ -1,14 +1,19 @@
-"""Runs against doing less in the same processor time."""
+"""Runs against doing less in the same time.
+
+The time is what the steps cost with what was frozen in them, by the measured parts of a step. On a shared machine it
+says more than a clock. It leaves out what being watched costs, which is in favour of the policies.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from bench.harness.comparisons import Group, Record, Spread
 from bench.harness.runs import Kind
 from bench.harness.task import Quality
+
+_NEAR = 0.05  # by which the times of a run and of its `short` may differ, in the plain run's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,42 +21,52 @@ class Duel:
     """One run against stopping the plain run, and against the whole schedule in fewer steps.
 
     Attributes:
-      ratio: its processor time over the plain run's.
+      ratio: the cost of its steps over that of the plain run's.
+      measured: its processor seconds over the plain run's.
       gain: quality over the plain run's at its end, in the quality's unit.
       over_stop: over the plain run stopped at the same time.
-      over_short: over the `short` run that is nearest in time; None where none was trained.
-      short_ratio: that run's processor time over the plain run's.
+      over_short: over the `short` run of about the same time; None where none was trained.
+      short_ratio: that run's `ratio`.
     """
 
     label: str
     seed: int
     ratio: float
+    measured: float
     gain: float
     over_stop: float
     over_short: float | None
     short_ratio: float | None
 
 
-def duels(runs: Group, quality: Quality) -> list[Duel]:
-    """All runs of policies that say their processor time, by label and seed."""
+def duels(runs: Group, step: Sequence[Mapping[str, float]], quality: Quality) -> list[Duel]:
+    """All runs of policies that say their processor time, by label and seed. `step`: the parts of a step by prefix."""
     found = []
     for label, seeds in runs.others.items():
         for seed, record in sorted(seeds.items()):
             plain = runs.plain.get(seed)
             if plain is not None and record["kind"] == Kind.POLICY and "processor_seconds" in record:
-                found.append(_duel(label, seed, record, plain, shorts(runs, seed), quality))
+                measured = record["processor_seconds"] / plain["processor_seconds"]
+                cost = step_cost(record, step) / plain["steps"]
+                found.append(_duel(label, seed, record, plain, (cost, measured), shorts(runs, seed), quality))
     return found
 
 
 def shorts(runs: Group, seed: int) -> dict[float, Record]:
-    """The `short` runs of a seed, by their processor time over the plain run's."""
+    """The `short` runs of a seed, by their steps over the plain run's."""
     found = (seeds.get(seed) for seeds in runs.others.values())
-    return {ratio_of(record, runs.plain[seed]): record for record in found if record and record["kind"] == Kind.SHORT}
+    steps = runs.plain[seed]["steps"]
+    return {record["steps"] / steps: record for record in found if record and record["kind"] == Kind.SHORT}
 
 
-def ratio_of(record: Record, plain: Record) -> float:
-    """Processor time over the plain run's."""
-    return record["processor_seconds"] / plain["processor_seconds"]
+def step_cost(record: Record, step: Sequence[Mapping[str, float]]) -> float:
+    """The cost of a run's steps, in steps with nothing frozen."""
+    costs = [row["forward"] + row["backward"] + row["update"] for row in step]
+    switches = [{"step": 0, "frozen_prefix": 0}, *record["switches"]]
+    ends = [*(switch["step"] for switch in switches[1:]), record["steps"]]
+    return sum(
+        (end - switch["step"]) * costs[switch["frozen_prefix"]] / costs[0] for switch, end in zip(switches, ends)
+    )
 
 
 def stopped_curve(plain: Record, quality: Quality) -> list[tuple[float, float]]:
@@ -77,14 +92,22 @@ def spread_of(found: list[Duel], value: str) -> Spread | None:
 
 
 def _duel(
-    label: str, seed: int, record: Record, plain: Record, short: Mapping[float, Record], quality: Quality
+    label: str,
+    seed: int,
+    record: Record,
+    plain: Record,
+    times: tuple[float, float],
+    short: Mapping[float, Record],
+    quality: Quality,
 ) -> Duel:
-    ratio = ratio_of(record, plain)
-    nearest: Any = min(short, key=lambda at: abs(at - ratio), default=None)
+    ratio, measured = times
+    near = [at for at in short if abs(at - ratio) <= _NEAR]
+    nearest = min(near, key=lambda at: abs(at - ratio), default=None)
     return Duel(
         label,
         seed,
         ratio,
+        measured,
         quality.gain(record["final"], plain["final"]),
         quality.gain(record["final"], plain["final"]) - stopped_at(stopped_curve(plain, quality), ratio),
         None if nearest is None else quality.gain(record["final"], short[nearest]["final"]),

@@ -36,7 +36,7 @@ def draw_plasticity(file: pathlib.Path, measured: Mapping[str, Any], moving: str
         values = np.array(measured["plasticity"][name])
         _module_lines(axes, measured, np.where(values > 0, values, np.nan), drops)
         axes.set_yscale("log")
-        axes.set_title(f"{name} reference", fontsize=8)
+        axes.set_title(f"{name.partition(' ')[0]} reference", fontsize=8)
     both[0].set_ylabel("plasticity (SP loss)")
     _legend(both[1])
     _save(figure, file)
@@ -45,7 +45,7 @@ def draw_plasticity(file: pathlib.Path, measured: Mapping[str, Any], moving: str
 def draw_matched_time(
     file: pathlib.Path, curve: Sequence[tuple[float, float]], points: Sequence[tuple[str, str, float, float]]
 ) -> None:
-    """Final quality over plain against processor time; `curve`: the plain run stopped there; `points`: label, marker,
+    """Final quality over plain against time; `curve`: the plain run stopped there; `points`: label, marker,
     time over plain, gain."""
     figure, axes = plt.subplots(figsize=(5.2, 3.2), layout="constrained")
     axes.axhline(0, color="0.7", linewidth=0.8)
@@ -55,7 +55,7 @@ def draw_matched_time(
     lowest = min([gain for *_, gain in points], default=-5.0)
     axes.set_xlim(min([0.5, *(ratio for _, _, ratio, _ in points)]) - 0.03, None)
     axes.set_ylim(min(lowest, -5.0) - 2, None)
-    axes.set_xlabel("processor time over the plain run's")
+    axes.set_xlabel("time over the plain run's, by the cost of steps")
     axes.set_ylabel("accuracy over plain, points")
     axes.legend(fontsize=7, loc="lower right")
     _save(figure, file)

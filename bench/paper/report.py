@@ -22,6 +22,9 @@ from bench.paper.store import read_all_measured, read_oracle
 
 ORACLE = "oracle"
 _MOVING = "moving 3"
+_REPLAYED = (3, 0.2)  # window and tolerance of the replay that is drawn
+_SAVES_NOTHING = 0.97  # a longer time is about the plain run's
+_NEAR_END = 1.0  # in the quality's unit
 
 _ON_GPUS = (
     (
@@ -74,7 +77,7 @@ class _Page:
         self._runs: Group = found[0]
         self._phases = phases(self._task)
         self._drops = [begin for begin, _ in self._phases[1:]]
-        self._duels = duels(self._runs, self._task.quality)
+        self._duels = duels(self._runs, self._measured["step"], self._task.quality)
         self.drawn: list[pathlib.Path] = []
 
     def head(self) -> str:
@@ -88,26 +91,51 @@ class _Page:
                 f"{self._task.profile.steps} steps of {self._task.profile.batch_size} samples on {self._runs.ranks} "
                 f"ranks. Seeds with a plain run: {seeds}. The paper is arXiv 2201.06227. Its text could not be read on "
                 "the machine that made this page, so each section says which content it takes a figure to have.",
-                f"Everything ran on {machine['cores']} cores that other programs used at the same time. No number on "
-                "this page is wall time. Times are processor seconds of rank 0's process, and even these grow by some "
-                "hundredths where others use the memory. The controller's own time is not in them.",
-                "These commands make the page; `oracle` prints the variant that the next command takes:",
-                _commands(
-                    f"egeria bench {self._name} --seeds 0,1 --checkpoints 75 --keep-checkpoints --no-early --data DIR "
-                    "--out docs/results",
-                    *(
-                        f"python -m bench.paper measure --task {self._name} --seed {measured['seed']} --data DIR "
-                        "--out docs/results"
-                        for measured in self._all
-                    ),
-                    f"python -m bench.paper oracle --task {self._name} --seed 0 --out docs/results",
-                    f"egeria bench {self._name} --seeds 1 --variant 'oracle=schedule:...' --short 0.8 "
-                    "--policy plasticity,gradnorm,actnorm --controls none --no-early --resume --data DIR "
-                    "--out docs/results",
-                    f"python -m bench.paper report --task {self._name} --out docs/results",
-                ),
+                self._plateau(),
+                f"Everything ran on {machine['cores']} cores that other programs used meanwhile, so wall time says "
+                "nothing here. The time of a run is the cost of its steps. Each counts what a step with its frozen "
+                "prefix takes, by the parts of figure 9. Being watched is not in it, which is in favour of policies. "
+                "Processor seconds of rank 0's process stand beside it, and vary with what the others did.",
+                "These commands make the page. `oracle` prints the variant that the next command takes:",
+                _commands(*self._training_commands()),
             ]
         )
+
+    def _plateau(self) -> str:
+        """How early the plain runs are as good as at their end."""
+        quality, found = self._task.quality, []
+        for seed, plain in sorted(self._runs.plain.items()):
+            since = plain["steps"]
+            for point in reversed(plain["curve"]):
+                if abs(quality.gain(point[quality.name], plain["final"])) > _NEAR_END:
+                    break
+                since = point["step"]
+            found.append(f"{100 * since / plain['steps']:.0f} % (seed {seed})")
+        return (
+            f"The plain runs stay within {_NEAR_END} {quality.unit} of their end from these parts of the steps on: "
+            f"{', '.join(found)}. This quality does not show what they learn after that."
+        )
+
+    def _training_commands(self) -> list[str]:
+        bench, paper = (
+            f"egeria bench {self._name}",
+            f"python -m bench.paper {{}} --task {self._name} --out docs/results",
+        )
+        common = "--no-early --data DIR --out docs/results"
+        seeds = ",".join(map(str, sorted(self._runs.plain)))
+        lines = [f"{bench} --seeds {seeds} --checkpoints 75 --keep-checkpoints {common}"]
+        lines += [paper.format(f"measure --seed {measured['seed']} --data DIR") for measured in self._all]
+        if self._oracle is not None:
+            lines.append(paper.format(f"oracle --seed {self._oracle['seed']}"))
+        for seed in sorted(self._runs.plain):
+            runs = {label: found[seed] for label, found in self._runs.others.items() if seed in found}
+            policies = ",".join(label for label in runs if label == runs[label]["policy"])
+            options = [f"--policy {policies}"] if policies else []
+            options += ["--variant 'oracle=schedule:...'"] if ORACLE in runs else []
+            options += [f"--short {run['share']:g}" for run in runs.values() if run["kind"] == Kind.SHORT]
+            if options:
+                lines.append(f"{bench} --seeds {seed} {' '.join(options)} --controls none --resume {common}")
+        return [*lines, paper.format("report")]
 
     def convergence(self) -> str:
         picture = self._picture("convergence")
@@ -119,7 +147,6 @@ class _Page:
             flat = [flat_since(steps, curve, begin, end, TOLERANCE) for begin, end in self._phases]
             at_end = [_value_before(steps, curve, end) for _, end in self._phases[:-1]]
             rows.append([f"`{name}`", *(f"{value:.3f}" for value in at_end), *map(str, flat)])
-        spans = [f"{begin} to {end}" for begin, end in self._phases]
         return _section(
             "Figure 1: front modules converge first",
             picture,
@@ -130,8 +157,8 @@ class _Page:
                 _table(
                     [
                         "module",
-                        *(f"CKA at the end of {span}" for span in spans[:-1]),
-                        *(f"flat from, in {span}" for span in spans),
+                        *(f"CKA at step {end}" for _, end in self._phases[:-1]),
+                        *(f"flat from step (phase {phase})" for phase in range(1, len(self._phases) + 1)),
                     ],
                     rows,
                 ),
@@ -165,8 +192,9 @@ class _Page:
             "Figure 4: plasticity with a fixed and with a moving reference",
             picture,
             [
-                f"The SP loss of each layer module on {READ_SAMPLES} held-out samples, to the weights of step "
-                f"{self._measured['fixed_reference']}, and to those of at most three checkpoints before.",
+                f"The SP loss of each layer module on {READ_SAMPLES} held-out samples. The fixed reference has the "
+                f"weights of step {self._measured['fixed_reference']}. The moving one has those of one to three "
+                "checkpoints before.",
                 f"**Verdict.** With a moving reference the median module's plasticity is {falls} in the phases of the "
                 f"learning rate: it {follows}. To the fixed reference it is {at_drop:.2g} at the end of the first "
                 f"phase and {at_end:.2g} at the end of the training.",
@@ -184,17 +212,24 @@ class _Page:
         picture = self._picture("matched-time")
         pictures.draw_matched_time(picture, stopped_curve(plain, quality), points)
         table = _table(
-            ["run", "seed", "time over plain", f"{quality.unit} over plain", "over stopping then", "over a short run"],
+            [
+                "run",
+                "seed",
+                "cost of its steps",
+                "processor seconds over plain",
+                f"{quality.unit} over plain",
+                "over stopping then",
+                "over a short run",
+            ],
             [
                 [
                     f"`{duel.label}`",
                     str(duel.seed),
                     f"{duel.ratio:.3f}",
+                    f"{duel.measured:.3f}",
                     f"{duel.gain:+.2f}",
                     f"{duel.over_stop:+.2f}",
-                    "not trained"
-                    if duel.over_short is None
-                    else f"{duel.over_short:+.2f} (its time: {duel.short_ratio:.3f})",
+                    "not trained" if duel.over_short is None else f"{duel.over_short:+.2f} (at {duel.short_ratio:.3f})",
                 ]
                 for duel in self._duels
             ],
@@ -223,9 +258,9 @@ class _Page:
             picture,
             [
                 "Processor time of the parts of a rank's step by frozen prefix, medians of interleaved rounds on one "
-                "thread. What a hit of the cache costs is not in it, nor is communication.",
+                "thread. Hits of the cache cost something, and so does communication. Neither is in the picture.",
                 f"**Verdict.** With {half['frozen_prefix']} of {len(rows)} layer modules frozen, the backward pass and "
-                f"the update give back {100 * saved:.0f} % of a step, and a cache can give back another "
+                f"the update give back {100 * saved:.0f} % of a step. A cache can give back another "
                 f"{100 * cached:.0f} %. {'Most' if saved > cached else 'Less than half'} of that is backward.",
             ],
         )
@@ -237,16 +272,19 @@ class _Page:
             for seed, record in sorted(seeds.items())
             if record["kind"] == Kind.POLICY and label in (ORACLE, "plasticity")
         }
-        if not shown:
-            return ""
+        for row in self._measured["replays"]:
+            if (row["window"], row["tolerance"]) == _REPLAYED:
+                steps = {"steps": self._measured["steps"][-1], "frozen_share": row["frozen_share"]}
+                shown["the rule, replayed"] = {"switches": row["switches"], **steps}
         picture = self._picture("timeline")
         pictures.draw_timelines(picture, shown, self._drops)
         return _section(
             "Figure 11: freezing over a training",
             picture,
             [
-                "The frozen prefix over the steps of the policy `plasticity` and of the oracle. Dotted lines are drops "
-                "of the learning rate.",
+                "The frozen prefix over the steps. The rule was replayed on the plain run's readings, with a window of "
+                f"{_REPLAYED[0]} and a tolerance of {100 * _REPLAYED[1]:.0f} %. Dotted lines are drops of the learning "
+                "rate.",
                 *(_timeline_verdict(label, record, self._drops) for label, record in shown.items()),
             ],
         )
@@ -305,9 +343,9 @@ class _Page:
             "Table 2: the precision of the reference",
             None,
             [
-                "This is taken to be the reference model in cheaper arithmetic. Each cell has the time over plain "
-                "operators, and the SP loss that the arithmetic alone makes, as `egeria.doctor()` finds them with the "
-                "weights of half of the training. The second column is the module's median reading. The times are "
+                "This is taken to be the reference model in cheaper arithmetic. `egeria.doctor()` measured it with the "
+                "weights of half of the training. Each cell has the time over plain operators, and the SP loss that "
+                "the arithmetic alone makes. The second column is the module's median reading. The times are "
                 "ratios of interleaved wall times on a shared machine.",
                 _table(["module", "reading", *(f"`{name}`" for name in names)], rows),
                 f"**Verdict.** The arithmetic alone makes at most these shares of a module's median reading: {share}. "
@@ -344,8 +382,8 @@ class _Page:
         order = "front modules are nearer to the final model" if front > back else "front modules are not ahead"
         drop = "" if max(first) > 1 - TOLERANCE else " No module is within 0.02 of it before the first drop."
         return (
-            f"**Verdict.** At the end of the first phase the mean CKA is {front:.3f} in the front half and "
-            f"{back:.3f} in the back half: {order}.{drop}"
+            f"**Verdict.** At the end of the first phase, {order}: the mean CKA is {front:.3f} in the front half and "
+            f"{back:.3f} in the back half.{drop}"
         )
 
     def _matched_verdict(self) -> str:
@@ -354,15 +392,13 @@ class _Page:
         won = [
             duel.label
             for duel in self._duels
-            if duel.ratio < 1 and duel.over_stop > 0 and (duel.over_short or 0) > 0 and duel.over_short is not None
+            if duel.over_short is not None and min(duel.over_stop, duel.over_short) > 0
         ]
-        slower = [duel.label for duel in self._duels if duel.ratio >= 1]
-        text = (
-            f"**Verdict.** By the mean of what was trained, {_listed(won)} beat both ways of doing less."
-            if won
-            else "**Verdict.** No run beats both ways of doing less in its time."
-        )
-        return text + (f" {_listed(slower).capitalize()} took at least the plain run's time." if slower else "")
+        idle = [duel.label for duel in self._duels if duel.ratio > _SAVES_NOTHING]
+        known = [duel for duel in self._duels if duel.over_short is not None]
+        text = f"**Verdict.** {len(known)} runs have a shorter schedule of their time beside them. "
+        text += f"{len(won)} of them end above both controls" + (f": {_listed(won)}." if won else ".")
+        return text + (f" Under 3 % of the time is saved by {_listed(idle)}." if idle else "")
 
 
 def _oracle_verdict(found: Sequence[Duel], unit: str) -> str:
@@ -373,8 +409,9 @@ def _oracle_verdict(found: Sequence[Duel], unit: str) -> str:
     worst = min(over_short.mean, over_stop.mean)
     what = (
         "The oracle freezes each module where its CKA to the final model is flat, as another seed's curves have it. It "
-        f"takes {100 * ratio.mean:.0f} % of the plain run's processor time. It ends {_signed(over_short)} {unit} over "
-        f"a shorter schedule of about that time, and {_signed(over_stop)} {unit} over the plain run stopped then."
+        f"takes {100 * ratio.mean:.0f} % of the plain run's time, by the cost of its steps. "
+        f"It ends {_signed(over_short)} {unit} over a shorter schedule of about that time, and {_signed(over_stop)} "
+        f"{unit} over the plain run stopped then."
     )
     seeds = f" ({over_short.count} seed{'s' if over_short.count > 1 else ''})"
     if over_short.mean < 0:
@@ -391,14 +428,13 @@ def _timeline_verdict(label: str, record: Mapping[str, Any], drops: Sequence[int
     prefixes = [0, *(switch["frozen_prefix"] for switch in switches)]
     thaws = [switch["step"] for before, switch in zip(prefixes, switches) if switch["frozen_prefix"] < before]
     delays = []
-    for begin in [0, *drops]:
-        after = [
-            switch["step"] - begin for switch in switches if switch["step"] > begin and switch["frozen_prefix"] > 0
-        ]
-        delays.append(str(min(after)) if after else "no")
+    for phase, (begin, end) in enumerate(zip([0, *drops], [*drops, record["steps"]]), 1):
+        frozen = [switch["step"] for switch in switches if switch["frozen_prefix"] > 0]
+        after = [step - begin for step in frozen if begin < step < end]
+        delays.append(f"{min(after)} steps into phase {phase}" if after else f"never in phase {phase}")
     return (
         f"**Verdict, {label}.** It froze {len(switches) - len(thaws)} times and thawed {len(thaws)} times. Its first "
-        f"freezes came {', '.join(delays)} steps after the beginning of each phase. "
+        f"freeze came {', '.join(delays)}. "
         f"On average {100 * record['frozen_share']:.1f} % of the parameters were frozen."
     )
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from bench import tasks
 from bench.harness.command_line import main as bench
 from bench.paper.__main__ import main as paper
-from bench.paper.duels import stopped_at
+from bench.paper.duels import step_cost, stopped_at
 from bench.paper.measurements import _moving, phases
 from bench.paper.oracle import flat_since, schedule
 from bench.paper.similarity import cka, pwcca
@@ -85,6 +85,13 @@ def test_the_moving_reference_is_renewed_after_each_window():
 def test_stopping_is_read_from_the_curve():
     curve = [(0.25, -4.0), (0.5, -2.0), (1.0, 0.0)]
     assert [stopped_at(curve, at) for at in (0.1, 0.375, 0.5, 0.75, 1.0, 1.2)] == [-4, -3, -2, -1, 0, 0]
+
+
+def test_a_run_costs_what_its_steps_do_with_what_is_frozen():
+    step = [{"forward": 3, "backward": 6, "update": 1}, {"forward": 2, "backward": 2, "update": 1}]
+    switches = [{"step": 60, "frozen_prefix": 1}, {"step": 80, "frozen_prefix": 0}]
+    assert step_cost({"steps": 100, "switches": switches}, step) == 60 + 20 / 2 + 20
+    assert step_cost({"steps": 100, "switches": []}, step) == 100
 
 
 @pytest.mark.usefixtures("preloaded_ranks")
