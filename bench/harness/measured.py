@@ -1,8 +1,9 @@
 """Tables of measurements that are not whole trainings, from the records that the programs in tests/benchmarks write.
 
-A record is a JSON object: "program" and "arguments" that made it, "machine" in words, "transcribed" where the numbers
-were copied from an older document, and "rows". A row has "what" was measured and "values" by column. A value has
-"median", "least" and "most" (null where there was one round), and a "unit" or none; or it is a number or a text.
+A record is a JSON object: the "program" that made it and its "arguments", the "machine" in words, the "version" where
+it is known, "transcribed" where the numbers were copied from an older document, and "rows". A row has "what" was
+measured and "values" by column. A value has "median", "least" and "most" (null where there was one round), and a "unit"
+or none. It may also be a number or a text.
 """
 
 from __future__ import annotations
@@ -120,10 +121,11 @@ def _cell(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) else f"{float(f'{value:.4g}'):,g}"
 
 
 def _origin(record: Mapping[str, Any]) -> str:
     program = f"`{record['program']}{' ' + record['arguments'] if record['arguments'] else ''}`"
     copied = " These numbers were measured once and copied by hand." if record.get("transcribed") else ""
-    return f"Measured by {program} on {record['machine']}.{copied}"
+    version = f", version {record['version']}" if "version" in record else ""
+    return f"Measured by {program} on {record['machine']}{version}.{copied}"

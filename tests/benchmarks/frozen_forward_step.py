@@ -32,8 +32,11 @@ from torch.utils.data import DataLoader, Dataset
 
 import egeria
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "worker" / "python" / "examples"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
 from cifar_resnet import ResNet  # noqa: E402  pylint: disable=wrong-import-position
+
+from benchmarks.recording import Recording, add_record_option, percents  # pylint: disable=wrong-import-position
 
 BY_HAND = "hand"
 KINDS = ("exact", "fused", "bf16", BY_HAND)
@@ -107,6 +110,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=5, help="of a block (default 5)")
+    add_record_option(parser)
     return parser.parse_args()
 
 
@@ -144,13 +148,17 @@ def main() -> None:
     for number in range(arguments.rounds):
         turns = KINDS[number % len(KINDS) :] + KINDS[: number % len(KINDS)]
         rounds.append({form: ask(lines[form], arguments.steps) for form in turns})
+    recording = Recording("form")
     for form in KINDS:
         times = [1e3 * times[form] for times in rounds]
+        recording.add(form, times, "ms", "a step")
         print(f"{form:6} {statistics.median(times):7.1f} ms a step ({min(times):.1f} to {max(times):.1f})", end="")
         for other in ("exact", BY_HAND):
             ratios = [times[form] / times[other] for times in rounds]
+            recording.add(form, percents(ratios), "%", f"of {other}")
             print(f", over {other} {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})", end="")
         print()
+    recording.write(arguments.record, arguments.rounds)
     for form, line in lines.items():
         print(form, ask(line, 0))
     for process in processes:

@@ -23,7 +23,8 @@ from collections.abc import Callable
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "e2e"), str(ROOT / "tests" / "worker" / "python" / "support")]
+TESTS = ROOT / "tests"
+sys.path[:0] = [str(ROOT), str(TESTS), str(TESTS / "e2e"), str(TESTS / "worker" / "python" / "support")]
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +33,7 @@ from harness import Controller
 from torch import Tensor, nn
 
 import egeria
+from benchmarks.recording import Recording, add_record_option, percents
 from egeria import data
 
 BATCHES = 6  # that come again and again
@@ -46,6 +48,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12, help="of a block (default 12)")
     parser.add_argument("--small", action="store_true", help="a small model, to try the script")
     parser.add_argument("--json", type=pathlib.Path, help="file that the times are written to")
+    add_record_option(parser)
     return parser.parse_args()
 
 
@@ -115,7 +118,7 @@ class Trained:
         for _ in range(count):
             ids, inputs, labels = self.problem.batches[self.done % BATCHES]
             self.done += 1
-            if self.session is not None and self.session._training.caching is not None:
+            if self.session is not None and self.session._training.cache.caching is not None:
                 data.current().announce(ids)
             with torch.autocast(self.problem.device.type, torch.bfloat16):
                 loss = F.cross_entropy(self.model(inputs).float(), labels)
@@ -234,6 +237,17 @@ def show(result: dict[str, Any]) -> None:
         print(f"memory, {kind}: {rest:.0f} MiB between steps, {most:.0f} MiB at most")
 
 
+def recording_of(result: dict[str, Any], model: str) -> Recording:
+    found = Recording()
+    for kind in result["times"][0]:
+        found.add(f"{kind}, a step", [1e3 * entry[kind] for entry in result["times"]], "ms", model)
+        ratios = [entry[kind] / entry["plain"] for entry in result["times"]]
+        found.add(f"{kind}, of the plain step", percents(ratios), "%", model)
+    for kind, (_, most) in result["memory"].items():
+        found.add(f"{kind}, memory at most in a step", [most], "MiB", model)
+    return found
+
+
 def main() -> None:
     arguments = parse_arguments()
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
@@ -250,6 +264,7 @@ def main() -> None:
         finally:
             cache.end()
     show(result)
+    recording_of(result, arguments.model).write(arguments.record, arguments.rounds)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(result), encoding="utf-8")
 

@@ -28,6 +28,7 @@ sys.path[:0] = [
 ]
 
 from bench.harness.processes import find_program
+from benchmarks.recording import Recording, add_record_option, percents
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -36,6 +37,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--batch-size", type=int, default=32)
+    add_record_option(parser)
     parser.add_argument("--out", type=pathlib.Path, help=argparse.SUPPRESS)  # one rank of it
     return parser.parse_args()
 
@@ -124,6 +126,9 @@ def main() -> None:
     plain, measured = (times[0::2], times[1::2]) if arguments.ranks > 1 else (times[2::4], times[3::4])
     ratios = sorted(after / before for before, after in zip(plain, measured))
     quarter = len(ratios) // 4
+    recording = Recording()
+    recording.add(f"{arguments.model}, {arguments.ranks} rank(s): a step with a reading", percents(ratios), "%")
+    recording.write(arguments.record, len(ratios))
     print(
         f"{arguments.model}, {arguments.ranks} rank(s): "
         f"{len(controller.gradients)} readings; "

@@ -12,8 +12,11 @@ import statistics
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "e2e")]
 from harness import Controller, Job  # found through the line above
+
+from benchmarks.recording import Recording, add_record_option, percents
 
 
 def main() -> None:
@@ -27,6 +30,7 @@ def main() -> None:
         default=5,
         help="steps between readings (default 5, the guideline's for a run of 1,248 steps)",
     )
+    add_record_option(parser)
     arguments = parser.parse_args()
 
     common = (
@@ -63,6 +67,9 @@ def main() -> None:
     print("seconds plain:  ", " ".join(f"{run['seconds']:.2f}" for run in plain))
     print("seconds observe:", " ".join(f"{run['seconds']:.2f}" for run in observe))
     print(f"observe / plain: min {min(ratios):.3f}  median {statistics.median(ratios):.3f}  max {max(ratios):.3f}")
+    recording = Recording()
+    recording.add("native ResNet-20 in observe mode, of the plain time", percents(ratios), "%")
+    recording.write(arguments.record, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
 
+from benchmarks.recording import Recording, add_record_option, percents
+
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -37,6 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=18)
     parser.add_argument("--steps", type=int, default=24, help="of a block (default 24)")
+    add_record_option(parser)
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -120,7 +123,9 @@ def main() -> None:
     binary = pathlib.Path(os.environ.get("EGERIA_BIN", ROOT / "build" / "dev" / "bin")) / "egeria-run"
     with tempfile.TemporaryDirectory() as name:
         options = [
-            f"--{key.replace('_', '-')}={value}" for key, value in vars(arguments).items() if key not in ("data", "job")
+            f"--{key.replace('_', '-')}={value}"
+            for key, value in vars(arguments).items()
+            if key not in ("data", "job", "record")
         ]
         subprocess.run(
             [binary, "--nproc-per-node", "2", __file__, arguments.data, *options, "--job", name],
@@ -133,13 +138,14 @@ def main() -> None:
     plain = [turn["plain"][0] / steps for turn in ranks[0]["times"]]
     print(f"step: {1e3 * statistics.median(plain):.1f} ms plain, {len(plain)} rounds of {steps} steps of each")
     print(f"samples sent {counters['samples_sent']}, probes {1e3 * ranks[0]['spent'].get('probes', 0):.0f} ms in all")
+    recording = Recording()
     for number, rank in enumerate(ranks):
         for place, what in enumerate(("clock", "processor")):
             for kind in ("observe", "again"):
-                show(
-                    f"{kind:7} / plain, {what:9}, rank {number}",
-                    [turn[kind][place] / turn["plain"][place] for turn in rank["times"]],
-                )
+                ratios = [turn[kind][place] / turn["plain"][place] for turn in rank["times"]]
+                show(f"{kind:7} / plain, {what:9}, rank {number}", ratios)
+                recording.add(f"{kind}, of the plain time, rank {number}", percents(ratios), "%", what)
+    recording.write(arguments.record, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
 
+from benchmarks.recording import Recording, add_record_option
 from benchmarks.two_ranks import read_plans, run_two_ranks
 
 
@@ -35,6 +36,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--plans", default="1:2,3:4", help="epoch:frozen modules,... (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--within", type=float, default=0.1, help="part of the saving (default 0.1)")
+    add_record_option(parser)
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--enabled", type=int, default=1, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -114,6 +116,10 @@ def main() -> int:
                 flush=True,
             )
     account, clock = sum(accounts), sum(differences)
+    recording = Recording()
+    recording.add("saved by the clock", differences, "s")
+    recording.add("saved by the session's account", accounts, "s")
+    recording.write(arguments.record, arguments.rounds)
     print(
         f"over all rounds: the account's {account:.1f} s over the clock's {clock:.1f} s: {account / clock:.3f}; by "
         f"round, median {statistics.median(one / other for one, other in zip(accounts, differences)):.3f}"

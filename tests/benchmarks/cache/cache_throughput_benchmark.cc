@@ -25,6 +25,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "tests/benchmarks/recording.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temp_folder.h"
 #include "worker/cache/client/cache_client.h"
@@ -98,7 +100,7 @@ class Bench {
     close(file_);
   }
 
-  void Run(bool cold) {
+  void Run(bool cold, testing::Recording& recording) {
     std::vector<uint64_t> order(entries_);
     std::iota(order.begin(), order.end(), uint64_t{0});
     std::mt19937_64 random(1);
@@ -116,6 +118,11 @@ class Bench {
       ratios.push_back(of_plain.seconds / of_cache.seconds);
       processor_ratios.push_back(of_cache.processor_seconds / of_plain.processor_seconds);
     }
+    const std::string what = absl::StrCat(bytes_ >> 10, " KiB, ", cold ? "cold" : "hot");
+    recording.Add(what, plain, "GB/s", "plain reads");
+    recording.Add(what, cache, "GB/s", "the cache");
+    recording.Add(what, ratios, "times", "speed over plain reads");
+    recording.Add(what, processor_ratios, "times", "processor time over that of plain reads");
     const Spread ratio = SpreadOf(ratios);
     std::printf(
         "%4zu KiB  %s  plain %6.2f GB/s  cache %6.2f GB/s  cache / plain %.2f [%.2f, %.2f]  "
@@ -236,12 +243,16 @@ int Main(int argc, char** argv) {
   app.add_option("--batch", options.batch, "samples of a lookup");
   app.add_option("--rounds", options.rounds, "each: every entry once, by both ways");
   app.add_option("--shared-mebibytes", options.shared_mebibytes, "of shared memory; two thirds of it are for lookups");
+  std::string record;
+  app.add_option("--record", record, "file that what was measured is written to, for docs/results/measured");
   CLI11_PARSE(app, argc, argv);
+  testing::Recording recording("build/dev/benchmarks/cache_throughput_benchmark");
   for (const size_t kibibytes : options.kibibytes) {
     Bench bench(options, kibibytes << 10);
-    bench.Run(/*cold=*/false);
-    bench.Run(/*cold=*/true);
+    bench.Run(/*cold=*/false, recording);
+    bench.Run(/*cold=*/true, recording);
   }
+  recording.Write(record, options.rounds);
   return 0;
 }
 

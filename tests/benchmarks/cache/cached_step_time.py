@@ -38,8 +38,11 @@ from egeria.cache.model_call import Call
 from egeria.cache.prefix_cut import Cut
 from egeria.data import current, wrap
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "worker" / "python"))
+TESTS = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TESTS), str(TESTS / "worker" / "python" / "support")]
 from cache_daemon import Daemon, wait_until_kept
+
+from benchmarks.recording import Recording, add_record_option, percents
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.thread_time}
 KINDS = ("active", "frozen", "memory", "cached")
@@ -70,6 +73,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--use", default="always", help="of the cache: always, or auto (default always)")
     parser.add_argument("--json", type=pathlib.Path, help="file that a line for each case and depth is added to")
+    add_record_option(parser)
     arguments = parser.parse_args()
     unknown = set(arguments.cases) - set(CASES)
     if unknown:
@@ -233,6 +237,7 @@ def main() -> None:
         *(f"{one}/{other}".ljust(18) for one, other in RATIOS),
         "skipped",
     ]
+    recording = Recording("network")
     print("KiB of a sample; milliseconds of a step; ratios: median [quartiles] of the rounds")
     print("  ".join(head))
     for name in arguments.cases or CASES:
@@ -245,9 +250,13 @@ def main() -> None:
                 finally:
                     daemon.end()
             print(row_of(result), flush=True)
+            for one, other in RATIOS:
+                values = percents(result["ratios"][f"{one}/{other}"])
+                recording.add(f"{name}, {prefix} modules frozen", values, "%", column=f"{one} of {other}")
             if arguments.json is not None:
                 with arguments.json.open("a", encoding="utf-8") as lines:
                     lines.write(json.dumps(result) + "\n")
+    recording.write(arguments.record, arguments.rounds)
 
 
 if __name__ == "__main__":

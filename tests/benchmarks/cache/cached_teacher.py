@@ -27,11 +27,16 @@ import torch
 import torch.nn.functional as F
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests" / "worker" / "python" / "support")]
+sys.path[:0] = [
+    str(ROOT / "worker" / "python" / "examples"),
+    str(ROOT / "tests" / "worker" / "python" / "support"),
+    str(ROOT / "tests"),
+]
 from cache_daemon import Daemon
 from distillation import ResNet, read_images
 
 import egeria
+from benchmarks.recording import Recording, add_record_option, percents
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -43,6 +48,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=2048)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.05])
+    add_record_option(parser)
     parser.add_argument("--run", choices=("plain", "cached"), help=argparse.SUPPRESS)
     parser.add_argument("--cache", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -98,6 +104,7 @@ def processor_time(process: int) -> float:
 
 def compare(arguments: argparse.Namespace) -> int:
     equal = found_all = True
+    recording = Recording("epoch")
     with tempfile.TemporaryDirectory(prefix="egeria-teacher-") as folder:
         daemon = Daemon(pathlib.Path(folder))
         daemon.start()
@@ -114,6 +121,8 @@ def compare(arguments: argparse.Namespace) -> int:
                     texts = (f"{epoch:.2f} ({teacher:.2f}; wall {wall:.2f})" for epoch, teacher, wall in parts)
                     print(f"  {name:6} seconds an epoch (the teacher's): {', '.join(texts)}")
                 ratios = [mine / other for mine, other in zip(cached["epochs"], plain["epochs"])]
+                for epoch, ratio in enumerate(ratios, 1):
+                    recording.add(str(epoch), percents([ratio]), "%", f"rate {rate}")
                 print(f"  cached over plain: {', '.join(f'{ratio:.3f}' for ratio in ratios)}; daemon {spent:.2f} s")
                 summary = cached["summary"]
                 print(
@@ -125,6 +134,7 @@ def compare(arguments: argparse.Namespace) -> int:
                 found_all &= rate == arguments.rates[0] or summary["cache_absent"] <= arguments.samples // 10
         finally:
             daemon.end()
+    recording.write(arguments.record, rounds=1)
     return 0 if equal and found_all else 1
 
 

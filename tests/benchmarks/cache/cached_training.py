@@ -28,6 +28,7 @@ sys.path[:0] = [
     str(ROOT / "tests"),
 ]
 
+from benchmarks.recording import Recording, add_record_option, percents
 from benchmarks.two_ranks import read_plans, run_two_ranks
 
 # The cache's own code may take this part of a training's time where nothing can be reused.
@@ -46,6 +47,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--augment", action="store_true")
     parser.add_argument("--use", choices=["auto", "always"], default="auto")
     parser.add_argument("--rounds", type=int, default=3)
+    add_record_option(parser)
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--cache", default="none", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -163,8 +165,11 @@ def main() -> int:
         finally:
             daemon.end()
     *measured, same = zip(*rounds)
+    recording = Recording()
     for name, values in zip(("wall time, cached over plain", "share of the cache's own code"), measured):
         print(f"{name}: {statistics.median(values):.4f} [{min(values):.4f}, {max(values):.4f}]")
+        recording.add(name, percents(values), "%")
+    recording.write(arguments.record, arguments.rounds)
     too_much = arguments.augment and statistics.median(measured[1]) > MOST_IN_VAIN
     return 0 if all(same) and not too_much else 1
 

@@ -28,6 +28,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tests")]
 
+from benchmarks.recording import Recording, add_record_option
 from benchmarks.two_ranks import run_two_ranks
 
 FORMS = ("plain", "features", "script", "plan")
@@ -48,6 +49,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--forms", help=f"default {','.join(FORMS)}, or in a framework's loop plain,script")
     parser.add_argument("--json", type=pathlib.Path, help="file that a line for each run is added to")
+    add_record_option(parser)
     parser.add_argument("--form", help=argparse.SUPPRESS)
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -161,10 +163,14 @@ def main() -> int:
                         file.write(json.dumps({"form": form, "round": number, "ranks": ranks}) + "\n")
             if "script" in runs and "plain" in runs:
                 same &= all(a["weights"] == b["weights"] for a, b in zip(runs["plain"], runs["script"]))
+    recording = Recording("form")
     print("Processor time of an epoch over the plain one's; median, least and most of the rounds:")
     for form in forms:
         ratios = [[cost(runs[form], e) / cost(runs["plain"], e) for runs in rounds] for e in range(arguments.epochs)]
         print(f"  {form:9}", "  ".join(spread(values) for values in ratios))
+        for epoch, values in enumerate(ratios, 1):
+            recording.add(form, values, column=f"epoch {epoch}")
+    recording.write(arguments.record, arguments.rounds)
     if "script" in forms and "features" in forms and arguments.epochs > 2:
         later = range(2, arguments.epochs)
         ratios = [cost(runs["script"], epoch) / cost(runs["features"], epoch) for runs in rounds for epoch in later]

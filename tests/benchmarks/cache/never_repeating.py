@@ -27,6 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
 
 from benchmarks.cache.frozen_backbone import EpochClock, spread
+from benchmarks.recording import Recording, add_record_option, percents
 
 FORMS = ("loader", "generator", "loop")
 MOST = 1.01
@@ -42,6 +43,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
+    add_record_option(parser)
     parser.add_argument("--form", help=argparse.SUPPRESS)
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -115,7 +117,7 @@ def seconds(report: dict[str, Any], epochs: slice) -> float:
     return sum(epoch["processor"] + epoch["daemon"] for epoch in report["epochs"][epochs])
 
 
-def compare(arguments: argparse.Namespace, form: str, scratch: pathlib.Path) -> bool:
+def compare(arguments: argparse.Namespace, form: str, scratch: pathlib.Path, recording: Recording) -> bool:
     """Returns whether the weights are the same, and a whole training takes no more than MOST."""
     rounds = []
     for number in range(arguments.rounds):
@@ -128,6 +130,7 @@ def compare(arguments: argparse.Namespace, form: str, scratch: pathlib.Path) -> 
     for name, epochs in (("all", slice(None)), ("first epoch", slice(1)), ("later ones", slice(1, None))):
         ratios[name] = [seconds(cached, epochs) / seconds(plain, epochs) for plain, cached in rounds]
         print(f"  {name:12}", spread(ratios[name]))
+        recording.add(form, percents(ratios[name]), "%", column=name)
     late = [cached["offered"][-1] - cached["offered"][0] for _, cached in rounds]
     print(f"  written in the first epoch {rounds[0][1]['offered'][0]}, later {max(late)}; {rounds[0][1]['state'][:60]}")
     return same and sorted(ratios["all"])[len(rounds) // 2] <= MOST
@@ -139,7 +142,9 @@ def main() -> int:
         train(arguments)
         return 0
     with tempfile.TemporaryDirectory() as scratch:
-        results = [compare(arguments, form, pathlib.Path(scratch)) for form in arguments.forms.split(",")]
+        recording = Recording("form")
+        results = [compare(arguments, form, pathlib.Path(scratch), recording) for form in arguments.forms.split(",")]
+    recording.write(arguments.record, arguments.rounds)
     return 0 if all(results) else 1
 
 

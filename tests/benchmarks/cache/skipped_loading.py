@@ -26,6 +26,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from benchmarks.recording import Recording, add_record_option, percents
+
 FORMS = ("plain", "cached", "skip_loading", "features")
 
 
@@ -38,6 +42,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
+    add_record_option(parser)
     parser.add_argument("--form", choices=FORMS, help=argparse.SUPPRESS)
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -192,6 +197,7 @@ def main() -> int:
             seconds = "  ".join(f"{wall:.2f} ({processor:.2f})" for wall, processor in reports[form]["epochs"])
             print(f"round {number + 1}, {form}, seconds by epoch (processor): {seconds}", flush=True)
         same &= len({reports[form]["weights"] for form in FORMS[:3]}) == 1
+    recording = Recording("epoch")
     for what, place in (("Wall time", 0), ("Processor time", 1)):
         print(f"{what} of an epoch over the plain one's; median, least and most of the rounds:")
         for form in FORMS[1:]:
@@ -200,6 +206,9 @@ def main() -> int:
                 for epoch in range(arguments.epochs)
             ]
             print(f"  {form:13}", "  ".join(map(spread, ratios)))
+            for epoch, values in enumerate(ratios, 1):
+                recording.add(str(epoch), percents(values), "%", column=f"{form}, {what.lower()}")
+    recording.write(arguments.record, arguments.rounds)
     counters = rounds[-1]["skip_loading"]["counters"]
     print("Samples:", {name: value for name, value in counters.items() if name.startswith("samples_")})
     print("The weights are", "the plain ones, to the bit" if same else "OTHERS THAN THE PLAIN ONES")

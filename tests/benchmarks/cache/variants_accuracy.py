@@ -25,9 +25,11 @@ from torch.utils.data import DataLoader
 import egeria
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "worker" / "python" / "examples"))
+sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
 
 from cifar_resnet import Cifar10
+
+from benchmarks.recording import Recording, add_record_option
 
 UNLIMITED, NONE = "unlimited", "none"
 
@@ -42,6 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--width", type=int, default=16)
+    add_record_option(parser)
     return parser.parse_args()
 
 
@@ -87,8 +90,13 @@ def main() -> None:
             begin = time.perf_counter()
             values.append(accuracy(arguments, variants, seed))
             print(f"seed {seed}, {variants}: {values[-1]:.2f} %, {time.perf_counter() - begin:.0f} s", flush=True)
+    recording = Recording("variants of each sample")
     for variants, values in found.items():
         print(f"{variants}: {statistics.mean(values):.2f} [{min(values):.2f}, {max(values):.2f}]")
+        for seed, value in enumerate(values):
+            recording.add(variants, [value], "%", column=f"seed {seed}")
+        recording.add(variants, [statistics.mean(values)], "%", column="mean")
+    recording.write(arguments.record, arguments.seeds)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 // CPU and memory of egeria-controller under many jobs of one rank, each with a heartbeat a second.
-// usage: controller_load_benchmark EGERIA_CONTROLLER_PROGRAM [JOBS [SECONDS]]
+// usage: controller_load_benchmark EGERIA_CONTROLLER_PROGRAM [JOBS [SECONDS [RECORD]]]; RECORD: docs/results/measured.
 
 #include <unistd.h>
 
@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "grpcpp/grpcpp.h"
+#include "tests/benchmarks/recording.h"
 #include "tests/cluster/test_cluster.h"
 #include "tests/support/child_process.h"
 #include "tests/support/job_fixtures.h"
@@ -42,7 +43,7 @@ Usage UsageOf(pid_t pid) {
   return {(user + system) / sysconf(_SC_CLK_TCK), pages * sysconf(_SC_PAGESIZE) / (1 << 20)};
 }
 
-int Run(const std::string& program, int jobs, int seconds) {
+int Run(const std::string& program, int jobs, int seconds, const std::string& record) {
   TempFolder folder;
   const std::string address = absl::StrCat("unix:", folder.path(), "/socket");
   auto controller = ChildProcess::Start({program, "--listen", address, "--state-dir", folder.path() + "/state",
@@ -85,6 +86,11 @@ int Run(const std::string& program, int jobs, int seconds) {
   std::printf("resident memory                %8.1f MiB idle, %.1f MiB with the jobs, %.1f MiB at the end\n",
               idle.resident_mib, loaded.resident_mib, end.resident_mib);
   std::printf("slowest round of %4d answers  %8.3f s\n", jobs, slowest);
+  Recording recording("build/dev/benchmarks/controller_load_benchmark");
+  const std::string load = absl::StrCat("controller with ", jobs, " jobs that send a heartbeat a second each");
+  recording.Add(load, {(end.cpu_seconds - loaded.cpu_seconds) / seconds}, "cores");
+  recording.Add("its memory", {end.resident_mib}, "MiB");
+  recording.Write(record, /*rounds=*/1);
   return 0;
 }
 
@@ -93,8 +99,9 @@ int Run(const std::string& program, int jobs, int seconds) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: %s EGERIA_CONTROLLER_PROGRAM [JOBS [SECONDS]]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s EGERIA_CONTROLLER_PROGRAM [JOBS [SECONDS [RECORD]]]\n", argv[0]);
     return 2;
   }
-  return egeria::testing::Run(argv[1], argc > 2 ? std::atoi(argv[2]) : 1000, argc > 3 ? std::atoi(argv[3]) : 30);
+  return egeria::testing::Run(argv[1], argc > 2 ? std::atoi(argv[2]) : 1000, argc > 3 ? std::atoi(argv[3]) : 30,
+                              argc > 4 ? argv[4] : "");
 }

@@ -27,6 +27,10 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from benchmarks.recording import Recording, add_record_option
+
 WARM_UP, MEASURED = 6, 12  # steps; the plan freezes behind the second one
 PARTS = ["stem", "layer1", "layer2", "layer3", "layer4", "head"]
 
@@ -42,6 +46,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=4, help="of each rank (default 4)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=pathlib.Path, help="file that a line for each run is added to")
+    add_record_option(parser)
     for name in ("--job", "--prefix", "--hook", "--link"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -221,13 +226,18 @@ def main() -> None:
         if delayed
         else "this kernel has no netem, so that no link is delayed."
     )
+    recording = Recording("link, hook, frozen modules")
     for (link, hook, prefix), reports in found.items():
         plain = found[link, hook, prefixes[0]]
         ratios = [100 * (1 - one["seconds"] / other["seconds"]) for one, other in zip(reports, plain)]
         seconds = spread([report["seconds"] for report in reports], "s a step")
+        what = f"{link}, {hook}, {prefix}"
+        recording.add(what, [report["seconds"] for report in reports], "s", "a step")
+        recording.add(what, [report["bytes"] / 1e6 for report in reports], "MB", "bytes of a step")
         megabytes = spread([report["bytes"] / 1e6 for report in reports], "MB a step")
         saved = "" if prefix == prefixes[0] else f"; {spread(ratios, '% less time')}"
         print(f"{link}, hook {hook}, {prefix} of {len(PARTS)} modules frozen: {seconds}, {megabytes}{saved}")
+    recording.write(arguments.record, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 // Readings per second of the controller's evaluator: samples go in at SubmitSample() and readings come out, with four
 // samples on their way at any time, for several kinds of layer module.
-// usage: evaluator_benchmark [SECONDS [MODULE]]
+// usage: evaluator_benchmark [SECONDS [MODULE [RECORD]]]; MODULE may be "all", RECORD is for docs/results/measured.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -16,6 +16,7 @@
 
 #include "common/base/status.h"
 #include "controller/reference/evaluator.h"
+#include "tests/benchmarks/recording.h"
 #include "tests/support/reference_graphs.h"
 
 namespace egeria::reference {
@@ -27,7 +28,8 @@ constexpr int64_t kUnderWay = 4;
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-void Measure(const testing::SampleModule& module, double seconds) {
+// Returns the readings a second.
+double Measure(const testing::SampleModule& module, double seconds) {
   std::mutex mutex;
   std::condition_variable changed;
   int64_t readings = 0;
@@ -71,9 +73,10 @@ void Measure(const testing::SampleModule& module, double seconds) {
     const std::lock_guard lock(mutex);
     counted = readings - first;
   }
-  std::printf("%-20s %-10s %9.1f readings/s\n", module.name.c_str(), backend.c_str(),
-              static_cast<double>(counted) / Seconds(Clock::now() - start));
+  const double rate = static_cast<double>(counted) / Seconds(Clock::now() - start);
+  std::printf("%-20s %-10s %9.1f readings/s\n", module.name.c_str(), backend.c_str(), rate);
   (*evaluator)->Stop();
+  return rate;
 }
 
 }  // namespace
@@ -82,7 +85,8 @@ void Measure(const testing::SampleModule& module, double seconds) {
 int main(int argc, char** argv) {
   using egeria::reference::Measure;
   const double seconds = argc > 1 ? std::atof(argv[1]) : 5;
-  const std::string only = argc > 2 ? argv[2] : "";
+  const std::string only = argc > 2 && std::string(argv[2]) != "all" ? argv[2] : "";
+  egeria::testing::Recording recording("build/dev/benchmarks/evaluator_benchmark");
   const std::vector<std::pair<std::string, std::function<egeria::testing::SampleModule()>>> modules = {
       {"mlp", [] { return egeria::testing::Mlp(); }},
       {"basic_block_early", [] { return egeria::testing::BasicBlock(16, 32); }},
@@ -93,6 +97,7 @@ int main(int argc, char** argv) {
     if (!only.empty() && name != only) continue;
     egeria::testing::SampleModule module = make();
     module.name = name;
-    Measure(module, seconds);
+    recording.Add(name, {Measure(module, seconds)}, "readings a second");
   }
+  recording.Write(argc > 3 ? argv[3] : "", /*rounds=*/1);
 }

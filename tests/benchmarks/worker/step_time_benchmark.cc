@@ -1,6 +1,6 @@
 // Step time of ResNet-56 (batch 64, one rank, one thread) with a frozen prefix against none; the time of a
 // reducer rebuild and of a commit tick. Interleaved: every round runs each variant once, and ratios are taken
-// within a round. usage: step_time_benchmark [ROUNDS [STEPS]]
+// within a round. usage: step_time_benchmark [ROUNDS [STEPS [RECORD]]]; RECORD is a file for docs/results/measured.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/log_softmax.h>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "tests/benchmarks/recording.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
 #include "worker/commit/committer.h"
 #include "worker/commit/process_group.h"
@@ -33,7 +34,10 @@ double MillisecondsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
+testing::Recording recording("build/dev/benchmarks/step_time_benchmark");
+
 void Print(const char* what, std::vector<double> values, const char* unit) {
+  recording.Add(what, values, unit);
   std::sort(values.begin(), values.end());
   std::printf("%-52s min %8.3f  median %8.3f  max %8.3f %s\n", what, values.front(), values[values.size() / 2],
               values.back(), unit);
@@ -154,5 +158,6 @@ int main(int argc, char** argv) {
   egeria::BenchmarkSteps(rounds, steps);
   egeria::BenchmarkCommit(500);
   egeria::BenchmarkRebuild(50);
+  egeria::recording.Write(argc > 3 ? argv[3] : "", rounds);
   return 0;
 }

@@ -1,0 +1,72 @@
+"""Records of what a benchmark has measured, from which `egeria bench report` makes the tables of measurements.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT))
+
+from bench.harness.comparisons import machine_of
+from bench.harness.machine import facts
+
+
+def add_record_option(parser: argparse.ArgumentParser) -> None:
+    """Adds --record, whose value Recording.write() takes."""
+    parser.add_argument(
+        "--record",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="write what was measured to this file (docs/results/measured)",
+    )
+
+
+class Recording:
+    """The rows of a table, in the order in which they are added; not thread-safe.
+
+    Args:
+      subject: the heading of the first column.
+    """
+
+    def __init__(self, subject: str = "what") -> None:
+        self._subject = subject
+        self._rows: dict[str, dict[str, Any]] = {}
+
+    def add(self, what: str, values: Sequence[float], unit: str = "", column: str = "measured") -> None:
+        """Adds one cell: the median of the rounds' values, with the least and the most where there are several."""
+        least, most = (_rounded(min(values)), _rounded(max(values))) if len(values) > 1 else (None, None)
+        cell = {"median": _rounded(statistics.median(values)), "least": least, "most": most, "unit": unit}
+        self._rows.setdefault(what, {})[column] = cell
+
+    def write(self, file: pathlib.Path | None, rounds: int) -> None:
+        """Writes the record, or nothing without a file. Folders of this machine are left out."""
+        if file is None:
+            return
+        arguments = [argument for argument in sys.argv[1:] if argument not in ("--record", str(file))]
+        machine = facts()
+        record = {
+            "program": pathlib.Path(sys.argv[0]).resolve().relative_to(ROOT).as_posix(),
+            "arguments": " ".join("DIR" if pathlib.Path(argument).exists() else argument for argument in arguments),
+            "machine": machine_of({"machine": machine}).removeprefix("on "),
+            "version": machine["egeria"],
+            "rounds": rounds,
+            "subject": self._subject,
+            "rows": [{"what": what, "values": values} for what, values in self._rows.items()],
+        }
+        file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def percents(ratios: Sequence[float]) -> list[float]:
+    """Ratios as percents."""
+    return [100 * ratio for ratio in ratios]
+
+
+def _rounded(value: float) -> float:
+    """Three significant digits; whole numbers from a hundred on."""
+    return float(f"{value:.3g}") if abs(value) < 100 else round(value)
