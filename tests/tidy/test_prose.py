@@ -14,15 +14,6 @@ NOT_YET = (
     "docs/monitoring.md",
     "docs/python.md",
     # Reference
-    "docs/reference/formats/README.md",
-    "docs/reference/formats/audit.md",
-    "docs/reference/formats/cache-entry.md",
-    "docs/reference/formats/digits.md",
-    "docs/reference/formats/graph.md",
-    "docs/reference/formats/journal.md",
-    "docs/reference/formats/summary.md",
-    "docs/reference/limits.md",
-    "docs/reference/metrics.md",
     "docs/reference/compatibility.md",
     "docs/reference/job-file.md",
     # Internals and the pages for contributors
