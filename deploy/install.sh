@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the build and the programs need: Debian packages (deploy/packages.txt) and a Python environment in .venv
-# (deploy/requirements.txt). With --tests it also installs what only the tests need (deploy/packages-tests.txt,
-# deploy/requirements-tests.txt and, in .venv/compat, deploy/requirements-compat.txt). Does nothing where all of it is
-# there; may be interrupted and run again. Without root it names exactly the packages that are missing.
+# (deploy/requirements.txt). With --tests it also installs what only the tests and the tasks of `egeria bench` need
+# (deploy/packages-tests.txt, deploy/requirements-tests.txt, deploy/requirements-bench.txt and, in .venv/compat,
+# deploy/requirements-compat.txt). Does nothing where all of it is there; may be interrupted and run again. Without root
+# it names exactly the packages that are missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -70,4 +71,7 @@ install() {
   echo "$wanted" > "$stamp"
 }
 for list in "${lists[@]}"; do install "$list"; done
-[ ${#lists[@]} -eq 1 ] || install -compat --no-deps --upgrade --target .venv/compat
+if [ ${#lists[@]} -gt 1 ]; then
+  install -bench --no-deps
+  install -compat --no-deps --upgrade --target .venv/compat
+fi

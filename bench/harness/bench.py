@@ -16,10 +16,21 @@ from typing import Any
 from bench import tasks
 from bench.harness import machine, records, schedules
 from bench.harness.errors import BenchError
-from bench.harness.job import Job, run_job
+from bench.harness.job import Job, run_job, run_job_with_cache
 from bench.harness.planned import with_planned_steps
 from bench.harness.processes import Controller
-from bench.harness.runs import EARLY, PLAIN, Kind, Run, control_runs, controller_flags, for_task, positions
+from bench.harness.runs import (
+    PLAIN,
+    Kind,
+    Run,
+    control_runs,
+    controller_flags,
+    decay_run,
+    early_run,
+    for_task,
+    positions,
+)
+from bench.harness.sweeps import best_peak
 from bench.harness.task import Task
 
 
@@ -29,7 +40,7 @@ class Plan:
 
     Attributes:
       tasks, seeds, profile, ranks: as named.
-      runs: of policies.
+      runs: of policies, and of a sweep.
       controls_for: labels of the policies' runs that get controls of their own time.
       early: whether the negative control is run.
       data: the data folder.
@@ -124,13 +135,24 @@ class Seed:
         yield PLAIN
         yield from self._plan.runs
         if self._plan.early:
-            yield EARLY
-        controls = {run.label: run for share in self._plan.short for run in control_runs(share)[:1]}
+            yield early_run(self._task)
+        if self._plan.controls_for and self._task.layer_rates:
+            yield decay_run()
+        controls = {run.label: run for share in self._plan.short for run in control_runs(share, self._best_peak)[:1]}
         for label in self._plan.controls_for:
             if label in finished:
                 ratio = finished[label]["seconds"] / finished["plain"]["seconds"]
-                controls.update((run.label, run) for run in control_runs(ratio))
+                controls.update((run.label, run) for run in control_runs(ratio, self._best_peak))
         yield from controls.values()
+
+    def _best_peak(self, share: float) -> float | None:
+        alike = (self._plan.profile, self._settings, self._plan.ranks)
+        known = [
+            record
+            for record in records.read(self._file)
+            if (record["profile"], record["settings"], record["ranks"]) == alike
+        ]
+        return best_peak(known, self._task.quality, share)
 
     def _run_once(self, run: Run) -> dict[str, Any]:
         """The record of a run: the one that there is, or of a new run."""
@@ -201,7 +223,7 @@ class Seed:
                 return _result(run_job(job, self._plan.ranks)), []
             with Controller(folder, controller_flags(run)) as controller:
                 job = dataclasses.replace(job, controller=controller.address)
-                result = _result(run_job(job, self._plan.ranks))
+                result = _result(run_job_with_cache(job, self._plan.ranks))
                 decisions: list[dict[str, Any]] = []
                 names = controller.jobs()
                 if not names:
@@ -221,7 +243,8 @@ class Seed:
     def _saves(self) -> dict[str, int]:
         """Where the plain run's state is kept for the runs that begin as it does: steps by file."""
         steps = self._task.profile.steps
-        wanted = {int(run.first_act * steps) for run in [*self._plan.runs, *([EARLY] if self._plan.early else [])]}
+        late = [*self._plan.runs, *([early_run(self._task)] if self._plan.early else [])]
+        wanted = {int(run.first_act * steps) for run in late}
         if self._plan.controls_for:
             wanted.add(schedules.low_rate_phase(steps, self._task.rate))
         wanted = {step for step in wanted if 0 < step < steps}
@@ -232,7 +255,7 @@ class Seed:
     def _checkpoint_for(self, run: Run) -> pathlib.Path | None:
         """The latest state of the plain run from which this one can start."""
         same = schedules.shared_with_plain(positions(run, self._task))
-        latest = same if run.kind is Kind.DROP else min(same, int(run.first_act * self._task.profile.steps))
+        latest = same if run.kind is Kind.DROP_RAISED else min(same, int(run.first_act * self._task.profile.steps))
         kept = [file for file in self._checkpoints.glob("*.pt") if 0 < int(file.stem) <= latest]
         return max(kept, key=lambda file: int(file.stem), default=None)
 

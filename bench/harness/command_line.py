@@ -15,7 +15,8 @@ from bench.harness.bench import Plan, run_all
 from bench.harness.errors import BenchError
 from bench.harness.records import file_of
 from bench.harness.report import write_readme, write_reports
-from bench.harness.runs import PLANNED, Run, parse_variants, policy_run, resolved_options
+from bench.harness.runs import PLANNED, Run, cache_use, parse_variants, policy_run, resolved_options
+from bench.harness.sweeps import sweep_runs
 
 _DESCRIPTION = """Trains a task with and without freezing, beside the controls that save the same time without it.
 
@@ -24,9 +25,12 @@ _DESCRIPTION = """Trains a task with and without freezing, beside the controls t
   egeria bench report --out results [--readme README.md]
 
 For each seed: the plain run, the policies, a freeze that is known to come too early, and for the policies of
---controls two runs that save the policy's time by doing less: the schedule in fewer steps, and fewer steps at low
-learning rates. docs/reference/benchmarks.md has more.
+--controls runs that save the policy's time by doing less: the schedule in fewer steps, and fewer steps at low learning
+rates. --sweep tells whether the plain run is tuned. docs/reference/benchmarks.md has more.
 """
+
+
+_SWEEP = [0.25, 0.5, 1.0, 2.0, 4.0]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -109,6 +113,23 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SHARE",
         help="one more control, which takes the whole schedule in this share of the steps, such as 0.8",
     )
+    parser.add_argument(
+        "--sweep",
+        type=list_of(_positive),
+        nargs="?",
+        const=_SWEEP,
+        default=[],
+        metavar="FACTOR[,FACTOR...]",
+        help="sweep of the plain run over multiples of the task's learning rates, in place of the run that freezes too "
+        f"early (without a value: {','.join(f'{factor:g}' for factor in _SWEEP)})",
+    )
+    parser.add_argument(
+        "--sweep-shares",
+        type=list_of(_positive),
+        default=[1.0],
+        metavar="SHARE[,SHARE...]",
+        help="shares of the steps in which the sweep is run (default 1)",
+    )
     parser.add_argument("--no-early", action="store_true", help="leave out the run that freezes too early")
     parser.add_argument("--seeds", default="0", metavar="N[,N...]", help="seeds of the runs (default 0)")
     parser.add_argument("--data", type=pathlib.Path, help="folder with the data sets (docs/reference/benchmarks.md)")
@@ -143,11 +164,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _factor(text: str) -> float:
-    if text == "planned":
-        return PLANNED
+    return PLANNED if text == "planned" else _positive(text)
+
+
+def _positive(text: str) -> float:
     factor = float(text)
     if not 0 < factor < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no number of times the steps")
+        raise argparse.ArgumentTypeError(f"{text} is no number of times that something could be")
     return factor
 
 
@@ -167,6 +190,7 @@ def _plan(flags: argparse.Namespace) -> Plan:
         raise BenchError("BAD_RANKS", "--ranks must be at least 1")
     runs = _policy_runs(flags)
     labels = [run.label for run in runs]
+    runs += sweep_runs(flags.sweep, flags.sweep_shares)
     if flags.controls is None:
         controls = [label for label in labels if label in ("auto", "staged")] or labels
     else:
@@ -187,7 +211,7 @@ def _plan(flags: argparse.Namespace) -> Plan:
         ranks=flags.ranks,
         runs=runs,
         controls_for=controls,
-        early=not flags.no_early,
+        early=not (flags.no_early or flags.sweep),
         data=flags.data,
         out=flags.out,
         resume=flags.resume,
@@ -235,6 +259,11 @@ def _check(run: Run) -> None:
             "bench`, or with PYTHONPATH=build/dev/python",
         ) from None
     try:
-        egeria.Config(controller="none", policy=run.policy, options=resolved_options(run, modules=8))
+        egeria.Config(
+            controller="none",
+            policy=run.policy,
+            options=resolved_options(run, modules=8),
+            cache_use=cache_use(run) or "auto",
+        )
     except egeria.EgeriaError as error:
         raise BenchError("BAD_POLICY", f"{run.label}: {error}") from None

@@ -9,8 +9,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from bench.harness.processes import Controller, run_ranks
-from bench.harness.runs import Kind, Run, controller_flags
+from bench.harness.processes import Cache, Controller, run_ranks
+from bench.harness.runs import Kind, Run, cache_use, controller_flags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Job:
     Attributes:
       task, profile: names.
       data: the data folder, or None.
-      controller: address of the run's own egeria-controller, or None.
+      controller, cache: addresses of the run's own egeria-controller and egeria-cache, or None.
       checkpoint: state of the plain run to start from, or None.
       save_at: steps after which the state is to be saved, by file.
       folder: for what the ranks write.
@@ -42,6 +42,7 @@ class Job:
     turn_steps: int = 1
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     nudged: bool = False
+    cache: str | None = None
 
     def write(self) -> pathlib.Path:
         """Returns the file that read() takes."""
@@ -71,11 +72,21 @@ def run_job(job: Job, ranks: int) -> dict[str, Any]:
 
 
 def run_job_by_itself(job: Job, ranks: int) -> dict[str, Any]:
-    """run_job(), with a controller of its own where the run is a policy's. Raises what that raises."""
+    """run_job(), with a controller and a cache of its own where the run is a policy's. Raises what that raises."""
     if job.run.kind is not Kind.POLICY:
         return run_job(job, ranks)
     with Controller(pathlib.Path(job.folder), controller_flags(job.run)) as controller:
-        return run_job(dataclasses.replace(job, controller=controller.address), ranks)
+        return run_job_with_cache(dataclasses.replace(job, controller=controller.address), ranks)
+
+
+def run_job_with_cache(job: Job, ranks: int) -> dict[str, Any]:
+    """run_job(), with a cache of its own unless the run has none, whose processor time is in the result. Raises what
+    run_job() raises."""
+    if cache_use(job.run) is None:
+        return run_job(job, ranks)
+    with Cache(pathlib.Path(job.folder)) as cache:
+        result = run_job(dataclasses.replace(job, cache=cache.address), ranks)
+        return result | {"cache": {**result["cache"], "processor_seconds": cache.processor_seconds()}}
 
 
 def write_json(file: pathlib.Path, value: Any) -> None:

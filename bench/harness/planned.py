@@ -62,10 +62,10 @@ def _measure(task: Task, ranks: int) -> Report:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        samples = task.order(0, torch.Generator().manual_seed(0))[: task.profile.batch_size // ranks]
+        batch = task.batch(task.order(0, torch.Generator().manual_seed(0))[: task.profile.batch_size // ranks])
         return egeria.doctor(
             task.build_model().to(device),
-            samples,
+            batch,
             lambda model, batch: task.loss(model, batch, device),
             modules=task.modules,
         )

@@ -18,7 +18,7 @@ from bench.harness.task import Quality  # noqa: E402
 # With a fixed salt the same records give the same file.
 matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "egeria", "font.size": 8})
 
-_MARKERS = {Kind.POLICY: "o", Kind.EARLY: "X"}
+_MARKERS = {Kind.POLICY: "o", Kind.EARLY: "X", Kind.DECAY: "P"}
 # The part of the plain run, from its end on, in which stopping it is drawn.
 _STOPPING = 0.5
 
@@ -35,7 +35,7 @@ def draw_pareto(file: pathlib.Path, runs: Group, quality: Quality) -> None:
     colours = iter(plt.get_cmap("tab10").colors * 4)
     for label in runs.others:
         found = row(runs, label, quality)
-        if found is None or label in runs.variants:
+        if found is None or label in runs.variants or found.kind is Kind.SWEEP:
             continue
         if found.kind in controls:
             controls[found.kind].append((100 * found.ratio.mean, found.gain.mean))

@@ -11,9 +11,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.harness.errors import BenchError
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _PR_SET_PDEATHSIG = 1
 
@@ -41,38 +44,26 @@ def find_program(name: str) -> pathlib.Path:
     return pathlib.Path(found)
 
 
-class Controller:
-    """An egeria-controller of its own, on a socket in a folder of its own; ends with its context.
-
-    Args:
-      options: more of its command line.
+class _Daemon:
+    """One of Egeria's daemons, which ends with its context. A subclass says how it is called.
 
     Attributes:
       address: as egeria.Config takes it.
     """
 
-    def __init__(self, folder: pathlib.Path, options: Sequence[str] = ()):
-        self._folder, self._options = folder, options
-        self.address = f"unix:{folder}/controller.sock"
+    program: ClassVar[str]
+
+    def __init__(self, folder: pathlib.Path, address: str, options: Sequence[str | pathlib.Path]):
+        self._log_file = folder / f"{self.program}.log"
+        self._options = options
+        self.address = address
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Controller:
+    def __enter__(self) -> Self:
         reader, writer = os.pipe()
-        log_file = self._folder / "controller.log"
-        with log_file.open("wb") as log:
+        with self._log_file.open("wb") as log:
             self._process = subprocess.Popen(
-                [
-                    find_program("egeria-controller"),
-                    "--listen",
-                    self.address,
-                    "--state-dir",
-                    self._folder / "state",
-                    "--metrics-listen",
-                    "none",
-                    "--ready-fd",
-                    str(writer),
-                    *self._options,
-                ],
+                [find_program(self.program), "--listen", self.address, "--ready-fd", str(writer), *self._options],
                 stdout=log,
                 stderr=log,
                 pass_fds=[writer],
@@ -84,10 +75,36 @@ class Controller:
         if line != "READY=1\n":
             self.__exit__()
             raise BenchError(
-                "NO_CONTROLLER",
-                "the controller did not become ready; it said:\n" + log_file.read_text(errors="replace")[-2000:],
+                "NO_DAEMON",
+                f"{self.program} did not become ready; it said:\n{self._log_file.read_text(errors='replace')[-2000:]}",
             )
         return self
+
+    def processor_seconds(self) -> float:
+        """Returns the processor time that it has taken so far. It must still run."""
+        fields = pathlib.Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def __exit__(self, *_: object) -> None:
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class Controller(_Daemon):
+    """An egeria-controller of its own, on a socket in a folder of its own."""
+
+    program = "egeria-controller"
+
+    def __init__(self, folder: pathlib.Path, options: Sequence[str] = ()):
+        """options: more of its command line."""
+        address = f"unix:{folder}/controller.sock"
+        super().__init__(folder, address, ["--state-dir", folder / "state", "--metrics-listen", "none", *options])
 
     def list(self) -> list[dict[str, Any]]:
         """The jobs that it holds, as `egeria list --json` shows them."""
@@ -113,15 +130,14 @@ class Controller:
         except (OSError, subprocess.SubprocessError) as error:
             raise BenchError("NO_DECISIONS", f"`egeria {' '.join(arguments)}` failed: {error}") from None
 
-    def __exit__(self, *_: object) -> None:
-        process = self._process
-        if process is not None and process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+
+class Cache(_Daemon):
+    """An egeria-cache of its own, with its entries in a folder of its own, as egeria-run starts one."""
+
+    program = "egeria-cache"
+
+    def __init__(self, folder: pathlib.Path):
+        super().__init__(folder, f"unix:{folder}/cache.sock", ["--folder", folder / "cache", "--log-level", "warning"])
 
 
 def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, threads: int = 1) -> None:

@@ -8,19 +8,20 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from bench.harness import schedules
 from bench.harness.errors import BenchError
 from bench.harness.job import Job, write_json
 from bench.harness.processes import end_with_parent
-from bench.harness.runs import EARLY_AT, EARLY_MODULES, Kind, frozen_prefix, positions, resolved_options
+from bench.harness.runs import LAYER_DECAY, Kind, cache_use, frozen_prefix, rates, resolved_options
 from bench.harness.states import load_state, save_state
 from bench.harness.task import Task
 from bench.harness.turns import Turns
@@ -44,7 +45,7 @@ class Trainer:
     def __init__(self, job: Job, task: Task, device: torch.device):
         self._job, self._task, self._device = job, task, device
         self._rank, self._world = dist.get_rank(), dist.get_world_size()
-        self._positions = positions(job.run, task)
+        self._rates = rates(job.run, task)
         torch.manual_seed(job.seed)
         self.network = task.build_model().to(device)
         torch.manual_seed(1_000 * (job.seed + 1) + self._rank)  # the ranks' dropout and augmentation differ
@@ -52,18 +53,28 @@ class Trainer:
             self.network, device_ids=[device.index] if device.type == "cuda" else None
         )
         self._optimizer = task.optimizer(self._model)
+        decay = float(job.run.options.get(LAYER_DECAY, 1.0))
+        for above, group in enumerate(reversed(self._optimizer.param_groups)):
+            group["lr"] *= decay**above
         self._scheduler = torch.optim.lr_scheduler.LambdaLR(self._optimizer, self._factor)
         self.seconds = self.processor_seconds = 0.0
         self.curve: list[dict[str, Any]] = []
+        self._spent: dict[str, float] = {}
         self.first_step = 0
         if job.checkpoint is not None:
             self._load(pathlib.Path(job.checkpoint))
         if job.nudged:
             nudge(self.network)
-        self._epoch, self._order = -1, torch.empty(0, dtype=torch.long)
+        self._wrap: Callable[..., DataLoader] | None = None
+        if task.variants is not None:
+            import egeria
+
+            self._wrap = egeria.data.wrap
+        self._batches = self._batches_from(self.first_step)
         self.modules: list[dict[str, Any]] = []
         self.switches: list[dict[str, Any]] = []
         self.summary: dict[str, Any] | None = None
+        self.cache: dict[str, Any] | None = None
         self._turns: Turns | None = None
 
     def train(self) -> None:
@@ -76,7 +87,7 @@ class Trainer:
                     None if self._job.run.kind not in (Kind.POLICY, Kind.EARLY) else stack.enter_context(self._attach())
                 )
             saves = {step: file for file, step in self._job.save_at.items() if step >= self.first_step}
-            evaluations = schedules.evaluation_steps(len(self._positions), self._task.profile.evaluations)
+            evaluations = schedules.evaluation_steps(len(self._rates), self._task.profile.evaluations)
             done = self.first_step
             if done in saves:
                 self._save(saves[done], done)
@@ -86,30 +97,31 @@ class Trainer:
                 at_once = stop - done if self._job.turns is None else self._job.turn_steps
                 for first in range(done, stop, at_once):
                     with self._measured():
-                        for step in range(first, min(stop, first + at_once)):
-                            self._train_step(step, session)
+                        for _ in range(first, min(stop, first + at_once)):
+                            self._train_step(session)
                 done = stop
                 if stop in evaluations:
                     with self._turn():
-                        self.curve.append({"step": stop, "seconds": self.seconds, **self._evaluate()})
+                        self.curve.append(self._times() | {"step": stop, **self._evaluate()})
                 if stop in saves:
                     self._save(saves[stop], stop)
             if session is not None:
                 self._report(session)
+        self._spent = self._times()
 
     def result(self) -> dict[str, Any]:
         """The part of the record that is about the training itself."""
         return {
-            "steps": len(self._positions),
+            "steps": len(self._rates),
             "first_step": self.first_step,
-            "seconds": self.seconds,
-            "processor_seconds": self.processor_seconds,
+            **self._spent,
             "curve": self.curve,
             "final": self.curve[-1][self._task.quality.name],
             "parameters": sum(parameter.numel() for parameter in self.network.parameters()),
             "modules": self.modules,
             "switches": self.switches,
             "summary": self.summary,
+            "cache": self.cache,
         }
 
     def _attach(self) -> Any:
@@ -117,10 +129,14 @@ class Trainer:
 
         run = self._job.run
         modules = len(egeria.model.modules.partition(self.network, self._task.modules))
-        options: dict[str, Any] = {"controller": "none"}
+        options: dict[str, Any] = {"controller": "none", "cache": self._job.cache or "none"}
+        if self._job.cache is not None:
+            options["cache_use"] = cache_use(run)
+            self._wrap = egeria.data.wrap
         if run.kind is Kind.EARLY:
-            at = max(self.first_step + 1, round(EARLY_AT * len(self._positions)))
-            options["plans"] = [(at, frozen_prefix(EARLY_MODULES, modules))]
+            share, at = self._task.too_early
+            step = max(self.first_step + 1, round(at * len(self._rates)))
+            options["plans"] = [(step, frozen_prefix(share, modules))]
         elif self._job.controller is not None:
             options.update(controller=self._job.controller, policy=run.policy, options=resolved_options(run, modules))
         session = egeria.attach(
@@ -128,16 +144,14 @@ class Trainer:
             self._optimizer,
             modules=self._task.modules,
             scheduler=self._scheduler,
-            config=egeria.Config(
-                total_steps=len(self._positions), cache="none", training_job=f"{self._job.task}-{run.label}", **options
-            ),
+            config=egeria.Config(total_steps=len(self._rates), training_job=f"{self._job.task}-{run.label}", **options),
         )
         if self.first_step > 0:
             session.load_state_dict({"step": self.first_step})
         return session
 
-    def _train_step(self, step: int, session: Any) -> None:
-        loss = self._task.loss(self._model, self._batch(step), self._device)
+    def _train_step(self, session: Any) -> None:
+        loss = self._task.loss(self._model, next(self._batches), self._device)
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()
@@ -145,19 +159,36 @@ class Trainer:
         if session is not None:
             session.step(loss)
 
-    def _batch(self, step: int) -> Tensor:
-        """Indices of this rank's training samples of a step."""
-        batch = self._task.profile.batch_size
-        epoch, index = divmod(step, self._task.training_samples // batch)
-        if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(100_003 * self._job.seed + epoch)
-            self._epoch, self._order = epoch, self._task.order(epoch, generator)
-        return self._order[index * batch : (index + 1) * batch][self._rank :: self._world]
+    def _batches_from(self, step: int) -> Iterator[Any]:
+        """This rank's batches of a step and of all that follow it."""
+        epoch, first = divmod(step, self._task.training_samples // self._task.profile.batch_size)
+        while True:
+            yield from self._loader(epoch, first)
+            epoch, first = epoch + 1, 0
+
+    def _loader(self, epoch: int, first: int) -> DataLoader:
+        """This rank's batches of an epoch, without the `first` ones."""
+        # A loader draws its workers' seed, although it has none; the training's own generator shall not notice.
+        loader = DataLoader(
+            self._task.dataset(), batch_sampler=self._samples(epoch)[first:], generator=torch.Generator()
+        )
+        if self._wrap is None:
+            return loader
+        loader = self._wrap(loader, variants=self._task.variants, variant_seed=self._job.seed)
+        if self._task.variants is not None:
+            loader.set_epoch(epoch)
+        return loader
+
+    def _samples(self, epoch: int) -> list[list[int]]:
+        """Indices of this rank's training samples, by step of an epoch."""
+        size = self._task.profile.batch_size
+        order = self._task.order(epoch, torch.Generator().manual_seed(100_003 * self._job.seed + epoch))
+        whole = order[: len(order) // size * size].split(size)
+        return [batch[self._rank :: self._world].tolist() for batch in whole]
 
     def _factor(self, step: int) -> float:
         """Learning rate of a step, as a factor of the peak."""
-        position = self._positions[min(step, len(self._positions) - 1)]
-        return self._task.rate(position / self._task.profile.steps)
+        return self._rates[min(step, len(self._rates) - 1)]
 
     def _evaluate(self) -> dict[str, float]:
         """The scores of rank 0's model, which all ranks work out together."""
@@ -177,8 +208,8 @@ class Trainer:
         """A few steps that leave nothing behind."""
         state, on_device = torch.get_rng_state(), torch.cuda.get_rng_state_all()
         network = copy.deepcopy(self.network)
-        for step in range(_WARM_UP):
-            self._task.loss(network, self._batch(step), self._device).backward()
+        for samples in self._samples(0)[:_WARM_UP]:
+            self._task.loss(network, self._task.batch(torch.tensor(samples)), self._device).backward()
         torch.set_rng_state(state)
         torch.cuda.set_rng_state_all(on_device)
 
@@ -190,6 +221,12 @@ class Trainer:
             yield
             self.processor_seconds += time.process_time() - processor
             self.seconds += self._clock() - begin
+
+    def _times(self) -> dict[str, float]:
+        """The training time so far, and the mean processor time of the ranks, which call this alike."""
+        processor = torch.tensor(self.processor_seconds, dtype=torch.float64)
+        dist.all_reduce(processor)
+        return {"seconds": self.seconds, "processor_seconds": processor.item() / self._world}
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -215,7 +252,7 @@ class Trainer:
             self.network,
             self._optimizer,
             self._scheduler,
-            {"step": step, "seconds": self.seconds, "processor_seconds": self.processor_seconds, "curve": self.curve},
+            self._times() | {"step": step, "curve": self.curve},
         )
 
     def _load(self, file: pathlib.Path) -> None:
@@ -229,6 +266,13 @@ class Trainer:
         self.modules = [{"name": module.name, "parameters": module.parameter_count()} for module in session.modules]
         self.switches = [{"step": switch.step, "frozen_prefix": switch.frozen_prefix} for switch in session.switches]
         self.summary = session.summary()
+        if self._job.cache is not None:
+            of_ranks: list[Any] = [None] * self._world
+            dist.all_gather_object(of_ranks, self.summary["cache"] or {})
+            self.cache = {
+                name: sum(counts.get(name, 0) for counts in of_ranks)
+                for name in ("passes", "passes_skipped", "hits", "misses", "saved_seconds", "spent_seconds")
+            }
 
 
 def nudge(network: nn.Module) -> None:

@@ -28,7 +28,7 @@ from bench.harness.comparisons import (
 )
 from bench.harness.errors import BenchError
 from bench.harness.overview import overview, report_name, table
-from bench.harness.runs import EARLY_AT, EARLY_MODULES, Kind
+from bench.harness.runs import Kind
 from bench.harness.task import Quality
 from bench.harness.verdicts import further, judge, summary
 from bench.harness.wording import in_unit, percents, plain_number, saved, unit_digits
@@ -116,7 +116,7 @@ def task_report(runs: Group, quality: Quality) -> str:
         *[f"- {line}" for line in further(runs, quality)],
         "",
         *_duel_table(runs, rows, quality),
-        *_all_runs(rows, quality),
+        *_all_runs(runs, rows, quality),
         "",
         *_variant_table(runs, quality),
         "## What was frozen when",
@@ -253,7 +253,8 @@ def _duel_table(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]
     ]
 
 
-def _all_runs(rows: Sequence[Row], quality: Quality) -> list[str]:
+def _all_runs(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
+    share, at = tasks.task_class(runs.task).too_early
     lines = [
         "## All runs",
         "",
@@ -273,7 +274,7 @@ def _all_runs(rows: Sequence[Row], quality: Quality) -> list[str]:
     return [
         *lines,
         "",
-        f"`early` freezes {EARLY_MODULES:.0%} of the layer modules at {EARLY_AT:.0%} of the steps. `short` has the "
+        f"`early` freezes {share:.0%} of the layer modules at {at:.0%} of the steps. `short` has the "
         "whole schedule in the share of the steps that its name says. `drop` leaves as many steps out where rates are "
         "low. The account is the session's own: what freezing saved, less what it cost. Frozen is the share of the "
         "parameters, averaged over the steps. The time to plain's quality is a share of the time that the plain run "

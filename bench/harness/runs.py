@@ -5,22 +5,25 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench.harness import schedules
 from bench.harness.errors import BenchError
 from bench.harness.task import Task
 
-# A negative control: this share of the layer modules frozen at this share of the steps.
-EARLY_MODULES = 0.5
-EARLY_AT = 0.1
-
 # Without options of its own, `schedule` is this clock: (share of the steps, share of the layer modules).
 CLOCK = ((0.80, 0.5), (0.85, 2 / 3), (0.90, 1.0))
 
-# An option of a run that is the controller's: which backends its reference engine may use.
+# Options of a run that are not its policy's: which backends the controller's reference engine may use; and when the
+# cache is used, as Config.cache_use says it, or "none".
 _REFERENCE_BACKENDS = "reference_backends"
+_CACHE = "cache"
+# Options of runs without a policy: what multiplies all learning rates; and what multiplies those of each layer module
+# once for each one behind it.
+PEAK = "peak"
+LAYER_DECAY = "layer_decay"
+_USUAL_DECAY = 0.9
 
 # Stands for a run's share of the steps where egeria.reinvest() plans them, for a policy that follows a clock.
 PLANNED = 0.0
@@ -47,7 +50,11 @@ class Kind(str, enum.Enum):
     POLICY = "policy"
     EARLY = "early"  # the negative control
     SHORT = "short"  # same-time control: the whole schedule in fewer steps
-    DROP = "drop"  # same-time control: fewer steps in the low-rate phase
+    DROP = "drop"  # same-time control of older records: fewer steps in the low-rate phase
+    HORIZON = "horizon"  # same-time control: as `short`, at the peak rate that the sweep finds best for that length
+    DROP_RAISED = "drop-raised"  # same-time control: fewer steps in the low-rate phase, at rates that make up for them
+    DECAY = "decay"  # control of fine-tuning: layer-wise rate decay
+    SWEEP = "sweep"  # the plain run at another peak rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +65,8 @@ class Run:
       label: unique among the runs of a task and seed.
       policy: its name for egeria.Config, where `kind` is POLICY.
       options: the policy's constants. In `schedule`, `module_share` may stand for `frozen_prefix`;
-        "reference_backends", a list of names, is the controller's.
+        "reference_backends", a list of names, is the controller's, and "cache" is "auto", "always" or "none". Runs
+        without a policy may have "peak" and "layer_decay".
       share: steps, as a share of the plain run's; PLANNED until the task is known.
       first_act: share of the steps before which the run is the plain one, which it may be started from.
     """
@@ -79,7 +87,15 @@ class Run:
 
 
 PLAIN = Run("plain", Kind.PLAIN)
-EARLY = Run("early", Kind.EARLY, first_act=EARLY_AT)
+EARLY = Run("early", Kind.EARLY, first_act=Task.too_early[1])
+
+
+def early_run(task: Task) -> Run:
+    """The negative control of a task."""
+    share, at = task.too_early
+    if (share, at) == Task.too_early:
+        return EARLY
+    return dataclasses.replace(EARLY, options={"module_share": share, "at": at}, first_act=at)
 
 
 def own_options(policy: str | None) -> dict[str, Any]:
@@ -126,13 +142,27 @@ def for_task(run: Run, task: Task) -> Run:
     return dataclasses.replace(run, first_act=min(run.first_act, _FIRST_EARLY_READING if reads else _FIRST_EARLY_ACT))
 
 
-def control_runs(time_ratio: float) -> list[Run]:
-    """The two same-time controls of a run that took `time_ratio` of the plain run's time; none where it saved
-    nothing, since the plain run is then its control."""
+def control_runs(time_ratio: float, best_peak: Callable[[float], float | None]) -> list[Run]:
+    """The same-time controls of a run that took `time_ratio` of the plain run's time; none where it saved nothing,
+    since the plain run is then its control. Where the task's own rate is best, `horizon` would be `short`, and is left
+    out.
+
+    Args:
+      best_peak: what multiplies the task's rates best in this share of the steps; None: that is not known.
+    """
     share = control_share(time_ratio)
     if share >= 1.0:
         return []
-    return [Run(f"short {share:.2f}", Kind.SHORT, share=share), Run(f"drop {share:.2f}", Kind.DROP, share=share)]
+    found = [Run(f"{kind.value} {share:.2f}", kind, share=share) for kind in (Kind.SHORT, Kind.DROP_RAISED)]
+    peak = best_peak(share)
+    if peak not in (None, 1.0):
+        found.append(Run(f"horizon {share:.2f}", Kind.HORIZON, options={PEAK: peak}, share=share))
+    return found
+
+
+def decay_run() -> Run:
+    """Fine-tuning as it is common: learning rates get smaller from the head to the front, at full length."""
+    return Run(f"decay {_USUAL_DECAY}", Kind.DECAY, options={LAYER_DECAY: _USUAL_DECAY})
 
 
 def control_share(time_ratio: float) -> float:
@@ -146,12 +176,27 @@ def controller_flags(run: Run) -> list[str]:
     return [] if backends is None else ["--reference-backends", ",".join(backends)]
 
 
+def cache_use(run: Run) -> str | None:
+    """When a run uses the cache, as egeria.Config takes it; None: it has none."""
+    use = run.options.get(_CACHE, "auto")
+    return use if run.kind is Kind.POLICY and use != "none" else None
+
+
 def positions(run: Run, task: Task) -> list[float]:
     """The steps of the plain schedule that the run takes."""
     steps = task.profile.steps
-    if run.kind is Kind.DROP:
+    if run.kind in (Kind.DROP, Kind.DROP_RAISED):
         return schedules.dropped(steps, run.share, task.rate)
     return schedules.plain(steps) if run.share == 1.0 else schedules.resized(steps, run.share)
+
+
+def rates(run: Run, task: Task) -> list[float]:
+    """The learning rate at each step of the run, as a factor of the task's own peak."""
+    steps = task.profile.steps
+    if run.kind is Kind.DROP_RAISED:
+        return schedules.raised(steps, run.share, task.rate)
+    peak = run.options.get(PEAK, 1.0)
+    return [peak * task.rate(position / steps) for position in positions(run, task)]
 
 
 def frozen_prefix(module_share: float, modules: int) -> int:
@@ -161,7 +206,7 @@ def frozen_prefix(module_share: float, modules: int) -> int:
 
 def resolved_options(run: Run, modules: int) -> dict[str, Any]:
     """The options as egeria.Config takes them, for a model with so many layer modules."""
-    options = {name: value for name, value in run.options.items() if name != _REFERENCE_BACKENDS}
+    options = {name: value for name, value in run.options.items() if name not in (_REFERENCE_BACKENDS, _CACHE)}
     if run.policy == "schedule":
         options["entries"] = [
             {"fraction": entry["fraction"], "frozen_prefix": frozen_prefix(entry["module_share"], modules)}

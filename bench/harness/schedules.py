@@ -46,12 +46,27 @@ def dropped(steps: int, share: float, rate: Callable[[float], float]) -> list[fl
     Where more than half of that phase would go, it begins earlier, at twice the number of dropped steps from the end.
     """
     count = min(steps, max(1, round(share * steps)))
-    missing = steps - count
-    first = max(0, min(low_rate_phase(steps, rate), steps - 2 * missing))
+    first = first_dropped(steps, share, rate)
     kept = count - first
     if kept <= 0:
         return plain(count)
     return plain(first) + [first + (step + 0.5) * (steps - first) / kept - 0.5 for step in range(kept)]
+
+
+def first_dropped(steps: int, share: float, rate: Callable[[float], float]) -> int:
+    """The first step of the phase that dropped() takes steps out of."""
+    missing = steps - min(steps, max(1, round(share * steps)))
+    return max(0, min(low_rate_phase(steps, rate), steps - 2 * missing))
+
+
+def raised(steps: int, share: float, rate: Callable[[float], float]) -> list[float]:
+    """Learning rates at the steps that dropped() keeps, as factors of the peak. In the phase that lost steps
+    rates are raised by the number of its steps over those that are kept, but not over the peak."""
+    positions, first = dropped(steps, share, rate), first_dropped(steps, share, rate)
+    rates = [rate(position / steps) for position in positions]
+    factor = (steps - first) / max(1, len(positions) - first)
+    peak = max(rate(step / steps) for step in range(steps))
+    return rates[:first] + [min(peak, factor * value) for value in rates[first:]]
 
 
 def shared_with_plain(positions: list[float]) -> int:

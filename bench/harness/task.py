@@ -5,11 +5,12 @@ from __future__ import annotations
 import abc
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import default_collate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,11 @@ class Task(abc.ABC):
         width, with schedules as in the paper, for GPUs.
       modules: how egeria.attach() is to cut the model.
       pretrained: whether the network starts from weights that were trained elsewhere.
+      layer_rates: whether its optimizer has one group of parameters for each layer module, in forward order, without
+        those that the script has frozen.
+      variants: so many fixed variants of each sample stand for random augmentation in dataset(); None: it has none.
+      too_early: the negative control: which share of the layer modules is frozen at which share of the steps. It has
+        to lose.
     """
 
     name: ClassVar[str]
@@ -70,6 +76,9 @@ class Task(abc.ABC):
     profiles: ClassVar[Mapping[str, Profile]]
     modules: ClassVar[Any] = None
     pretrained: ClassVar[bool] = False
+    layer_rates: ClassVar[bool] = False
+    variants: ClassVar[int | None] = None
+    too_early: ClassVar[tuple[float, float]] = (0.5, 0.1)
 
     def __init__(self, profile: Profile, data: pathlib.Path | None):
         self.profile = profile
@@ -102,9 +111,19 @@ class Task(abc.ABC):
     def rate(self, progress: float) -> float:
         """Learning rate at `progress` (0 <= progress < 1) of the schedule, as a factor of the peak."""
 
+    def dataset(self) -> Sequence[Any]:
+        """Returns the samples that a DataLoader makes batches of for loss(): indices, unless a task says otherwise.
+        Augmentation in here is of torch's generator, and needs `variants`."""
+        return range(self.training_samples)
+
+    def batch(self, samples: Tensor) -> Any:
+        """Makes the batch of these training samples as a DataLoader would."""
+        dataset = self.dataset()
+        return default_collate([dataset[index] for index in samples.tolist()])
+
     @abc.abstractmethod
-    def loss(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
-        """Mean loss of the training samples with these indices; random augmentation is of torch's generator."""
+    def loss(self, model: nn.Module, batch: Any, device: torch.device) -> Tensor:
+        """Mean loss of a batch of training samples; random augmentation is of torch's generator."""
 
     @abc.abstractmethod
     def evaluate(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:

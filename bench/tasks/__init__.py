@@ -1,4 +1,4 @@
-"""The tasks of `egeria bench`: the paper's seven, one with its long schedule, and a small one for trying things out."""
+"""The tasks of `egeria bench`: the paper's seven, one with its long schedule, fine-tuning, and a small one."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ _TASKS = {
     "transformer-tiny-multi30k": ("transformer_multi30k", "TransformerTiny"),
     "bert-squad": ("bert_squad", "BertSquad"),
     "resnet20-long": ("resnet20_cifar10_long", "ResNet20Cifar10Long"),
+    "minilm-classify": ("minilm_classify", "MiniLmClassify"),
+    "minilm-squad": ("minilm_squad", "MiniLmSquad"),
+    "lite0-cifar10": ("lite0_cifar10", "Lite0Cifar10"),
+    "lite0-camvid": ("lite0_camvid", "Lite0CamVid"),
     "digits": ("digits", "Digits"),
 }
 

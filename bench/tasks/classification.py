@@ -38,21 +38,28 @@ class ImageClassification(Task):
             model.parameters(), self.settings["rate"], momentum=0.9, weight_decay=self.settings["weight_decay"]
         )
 
-    def loss(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
-        images = self._images[samples]
+    def loss(self, model: nn.Module, batch: Tensor, device: torch.device) -> Tensor:
+        images = self._images[batch]
         if "shift" in self.settings:
             images = shift_and_mirror(images, self.settings["shift"])
-        return F.cross_entropy(model(images.to(device)), self._labels[samples].to(device))
+        return F.cross_entropy(model(images.to(device)), self._labels[batch].to(device))
 
     def evaluate(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
         sums = torch.zeros(3, dtype=torch.float64)
         for part in samples.split(_EVALUATION_BATCH):
-            outputs = model(self._test_images[part].to(device))
-            labels = self._test_labels[part].to(device)
-            sums[0] += (outputs.argmax(1) == labels).sum().item()
-            sums[1] += F.cross_entropy(outputs, labels, reduction="sum").item()
-            sums[2] += len(part)
+            sums += correct_and_loss(model(self._test_images[part].to(device)), self._test_labels[part].to(device))
         return sums
 
     def scores(self, sums: Tensor) -> dict[str, float]:
-        return {"accuracy": float(sums[0] / sums[2]), "loss": float(sums[1] / sums[2])}
+        return accuracy_and_loss(sums)
+
+
+def correct_and_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Sums over a batch: of right answers, of losses, of samples."""
+    correct = (outputs.argmax(1) == labels).sum().item()
+    return torch.tensor([correct, F.cross_entropy(outputs, labels, reduction="sum").item(), len(labels)]).double()
+
+
+def accuracy_and_loss(sums: Tensor) -> dict[str, float]:
+    """Scores of such sums."""
+    return {"accuracy": float(sums[0] / sums[2]), "loss": float(sums[1] / sums[2])}

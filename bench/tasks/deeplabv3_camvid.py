@@ -6,18 +6,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.harness.task import Profile, Quality, Task
+from bench.harness.task import Profile
 from bench.tasks.datasets.augmentation import shift_and_mirror
-from bench.tasks.datasets.camvid import CLASSES, VOID, read_camvid
+from bench.tasks.datasets.camvid import CLASSES, VOID
 from bench.tasks.models.deeplab_v3 import DeepLabV3
+from bench.tasks.segmentation import CamVidSegmentation
 
 
-class DeepLabV3CamVid(Task):
-    """Quality is the mean over the classes of intersection over union, void left out."""
+class DeepLabV3CamVid(CamVidSegmentation):
+    """Images are shifted and mirrored."""
 
     name = "deeplabv3-camvid"
     title = "DeepLabv3 (ResNet-50), CamVid"
-    quality = Quality("mean_iou", "points", higher_is_better=True, scale=100)
     profiles = {
         "small": Profile(
             steps=600,
@@ -44,19 +44,6 @@ class DeepLabV3CamVid(Task):
         ]
     )
 
-    def load(self) -> None:
-        height = self.settings["height"]
-        self._images, self._labels = read_camvid(self.data, "train", height)
-        self._test_images, self._test_labels = read_camvid(self.data, "val", height)
-
-    @property
-    def training_samples(self) -> int:
-        return len(self._images)
-
-    @property
-    def validation_samples(self) -> int:
-        return len(self._test_images)
-
     def build_model(self) -> nn.Module:
         return DeepLabV3(self.settings["width"], CLASSES)
 
@@ -69,30 +56,8 @@ class DeepLabV3CamVid(Task):
         """The polynomial of the paper."""
         return (1 - progress) ** 0.9
 
-    def loss(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
+    def loss(self, model: nn.Module, batch: Tensor, device: torch.device) -> Tensor:
         # Shifted and mirrored together; what comes in from outside is void, which zeros must then stand for.
-        labels = (VOID - self._labels[samples]).float().unsqueeze(1)
-        both = shift_and_mirror(torch.cat([self._images[samples], labels], 1), self.settings["shift"]).to(device)
+        labels = (VOID - self._labels[batch]).float().unsqueeze(1)
+        both = shift_and_mirror(torch.cat([self._images[batch], labels], 1), self.settings["shift"]).to(device)
         return F.cross_entropy(model(both[:, :3].contiguous()), VOID - both[:, 3].long(), ignore_index=VOID)
-
-    def evaluate(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
-        """The confusion matrix [true class, predicted class], flattened; then the summed loss and its pixels."""
-        counts = torch.zeros(CLASSES * CLASSES + 2, dtype=torch.float64)
-        for part in samples.split(16):
-            outputs, labels = model(self._test_images[part].to(device)), self._test_labels[part].to(device)
-            known = labels != VOID
-            pairs = labels[known] * CLASSES + outputs.argmax(1)[known]
-            counts[:-2] += torch.bincount(pairs, minlength=CLASSES * CLASSES).cpu()
-            counts[-2] += F.cross_entropy(outputs, labels, ignore_index=VOID, reduction="sum").item()
-            counts[-1] += known.sum().item()
-        return counts
-
-    def scores(self, sums: Tensor) -> dict[str, float]:
-        matrix = sums[:-2].view(CLASSES, CLASSES)
-        both = matrix.diagonal()
-        union = matrix.sum(0) + matrix.sum(1) - both
-        return {
-            "mean_iou": float((both / union.clamp(min=1)).mean()),
-            "loss": float(sums[-2] / sums[-1]),
-            "pixel_accuracy": float(both.sum() / matrix.sum()),
-        }

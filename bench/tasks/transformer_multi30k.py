@@ -70,8 +70,8 @@ class _Translation(Task):
         ]
         return torch.cat([batches[index] for index in torch.randperm(len(batches), generator=generator)])
 
-    def loss(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
-        source, target = (tokens.to(device) for tokens in multi30k.batch(self._pairs.training, samples))
+    def loss(self, model: nn.Module, batch: Tensor, device: torch.device) -> Tensor:
+        source, target = (tokens.to(device) for tokens in multi30k.batch(self._pairs.training, batch))
         logits = model(source, target[:, :-1])
         return F.cross_entropy(
             logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=multi30k.PAD, label_smoothing=0.1

@@ -79,6 +79,33 @@ def test_a_run_started_from_the_plain_one_is_the_plain_one_until_it_acts(tmp_pat
     assert not list((tmp_path / "checkpoints").glob("*"))
 
 
+@pytest.mark.usefixtures("preloaded_ranks")
+def test_the_cache_runs_beside_a_policy_and_its_time_is_told(tmp_path: pathlib.Path):
+    cached = 'cached=schedule:{"entries": [{"fraction": 0.01, "frozen_prefix": 2}], "cache": "always"}'
+    # Not "smoke": most of its steps are over before the freeze is announced, if the machine is busy.
+    options = ("--profile", "small", "--no-early", "--whole")
+    assert main(arguments_for(tmp_path, *options, "--variant", cached)) == 0
+    by_label = {record["run"]: record for record in read(tmp_path)}
+    plain, cache = by_label["plain"], by_label["cached"]["cache"]
+    assert plain["cache"] is None
+    assert 0 < cache["passes_skipped"] < cache["passes"] <= 2 * 600 and cache["processor_seconds"] > 0
+    for record in by_label.values():
+        times = [point["processor_seconds"] for point in record["curve"]]
+        assert 0 < times[0] < times[-1] <= record["processor_seconds"]
+
+
+@pytest.mark.usefixtures("preloaded_ranks")
+def test_the_sweep_trains_at_other_rates(tmp_path: pathlib.Path):
+    assert main(arguments_for(tmp_path, "--sweep", "0.5", "--sweep-shares", "1,0.5")) == 0
+    plain, half, short = read(tmp_path)
+    assert [(record["run"], record["kind"], record["steps"]) for record in (half, short)] == [
+        ("sweep 0.5", "sweep", 60),
+        ("sweep 0.5 in 0.5", "sweep", 30),
+    ]
+    assert half["options"] == {"peak": 0.5}
+    assert half["final"] != plain["final"]
+
+
 def test_after_a_kill_in_the_middle_resume_goes_on(tmp_path: pathlib.Path, short_folder: pathlib.Path):
     """The process is killed while its second run is under way."""
     temporary = short_folder

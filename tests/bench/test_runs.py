@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 import sys
 
@@ -13,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from bench import tasks
-from bench.harness import bench, machine, schedules
+from bench.harness import bench, machine, records, schedules
 from bench.harness.command_line import main
 from bench.harness.errors import BenchError
 from bench.harness.job import Job
@@ -21,17 +22,24 @@ from bench.harness.planned import with_planned_steps
 from bench.harness.processes import Controller
 from bench.harness.rank import nudge
 from bench.harness.runs import (
+    EARLY,
+    PLAIN,
     PLANNED,
     Kind,
     Run,
+    cache_use,
     control_runs,
     controller_flags,
+    decay_run,
+    early_run,
     for_task,
     frozen_prefix,
     parse_variants,
     policy_run,
+    rates,
     resolved_options,
 )
+from bench.harness.sweeps import best_peak, sweep_runs
 from bench.harness.task import Quality, step_decay
 from benchmarks import forced_freeze, saved_seconds
 
@@ -84,12 +92,90 @@ def test_a_run_of_any_length_is_evaluated_as_often_and_at_its_end(steps):
 
 
 def test_controls_take_the_policys_share_of_the_time():
-    assert [(run.kind, run.share, run.label) for run in control_runs(0.8649)] == [
+    assert [(run.kind, run.share, run.label) for run in control_runs(0.8649, lambda _: None)] == [
         (Kind.SHORT, 0.86, "short 0.86"),
-        (Kind.DROP, 0.86, "drop 0.86"),
+        (Kind.DROP_RAISED, 0.86, "drop-raised 0.86"),
     ]
-    assert control_runs(0.998) == []  # the plain run is the control of what saves nothing
-    assert control_runs(1.2) == []
+    assert control_runs(0.998, lambda _: 2.0) == []  # the plain run is the control of what saves nothing
+    assert control_runs(1.2, lambda _: 2.0) == []
+
+
+def test_horizon_is_short_at_the_rate_that_suits_its_length():
+    short, _, horizon = control_runs(0.5, lambda share: 2.0 if share == 0.5 else None)
+    task = tasks.create("digits", "smoke", None)
+    assert (horizon.kind, horizon.label, horizon.options) == (Kind.HORIZON, "horizon 0.50", {"peak": 2.0})
+    assert rates(horizon, task) == [2 * rate for rate in rates(short, task)]
+    assert len(control_runs(0.5, lambda _: 1.0)) == 2  # it would be the short run
+
+
+def test_dropped_steps_raise_the_rates_of_those_that_are_kept():
+    rate = step_decay(0.6, 0.85)  # the last 400 of 1,000 steps have low rates
+    kept, whole = schedules.raised(1_000, 0.8, rate), [rate(step / 1_000) for step in range(1_000)]
+    assert kept[:600] == whole[:600]
+    assert len(kept) == 800
+    assert kept[600] == pytest.approx(2 * 0.1)
+    assert sum(kept[600:]) == pytest.approx(sum(whole[600:]))
+    assert max(schedules.raised(1_000, 0.5, rate)) == 1.0  # the peak is not exceeded
+
+
+def swept(peak: float, final: float, seed: int = 0, share: float = 1.0) -> dict:
+    options = {} if peak == 1.0 else {"peak": peak}
+    kind = "plain" if peak == share == 1.0 else "sweep"
+    return {"kind": kind, "options": options, "share": share, "seed": seed, "final": final}
+
+
+def test_the_sweep_of_the_nearest_length_says_which_rate_is_best():
+    points, nats = Quality("accuracy", "points", True, 100), Quality("loss", "nats", False)
+    known = [swept(1.0, 0.5), swept(2.0, 0.4), swept(1.0, 0.3, share=0.5), swept(4.0, 0.6, share=0.5)]
+    assert best_peak(known, points, 0.9) == 1.0
+    assert best_peak(known, points, 0.6) == 4.0
+    assert best_peak(known, nats, 0.9) == 2.0
+    assert best_peak([swept(1.0, 0.5)], points, 0.9) is None
+    # Seeds that not all rates have do not count, and a run that diverged is not the best.
+    assert best_peak([*known, swept(2.0, 0.9, seed=1)], points, 1.0) == 1.0
+    assert best_peak([swept(1.0, 0.5), swept(2.0, math.nan)], nats, 1.0) == 1.0
+
+
+def test_a_sweep_has_the_plain_run_for_the_tasks_own_rate():
+    assert [(run.label, run.share, run.options["peak"]) for run in sweep_runs([0.5, 1.0], [1.0, 0.5])] == [
+        ("sweep 0.5", 1.0, 0.5),
+        ("sweep 0.5 in 0.5", 0.5, 0.5),
+        ("sweep 1 in 0.5", 0.5, 1.0),
+    ]
+
+
+def test_policies_have_a_cache_and_controls_have_none():
+    assert cache_use(policy_run("auto", "auto", {})) == "auto"
+    assert cache_use(policy_run("auto", "auto", {"cache": "always"})) == "always"
+    assert cache_use(policy_run("auto", "auto", {"cache": "none"})) is None
+    assert [cache_use(run) for run in (PLAIN, EARLY, decay_run())] == [None] * 3
+    assert resolved_options(policy_run("auto", "auto", {"cache": "none", "start": 0.9}), 8) == {"start": 0.9}
+
+
+def test_fine_tuning_has_a_negative_control_and_a_decay_of_its_own(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bench.Seed, "_train", lambda self, run: ({**RESULT, "seconds": 1.0 / len(run.label)}, []))
+    task = tasks.create("lite0-cifar10", "smoke", pathlib.Path("."))
+    plan = bench.Plan(
+        tasks=["lite0-cifar10"],
+        seeds=[0],
+        profile="smoke",
+        ranks=2,
+        runs=[policy_run("auto", "auto", {})],
+        controls_for=["auto"],
+        early=True,
+        data=None,
+        out=tmp_path,
+        resume=False,
+        keep_checkpoints=False,
+    )
+    bench.Seed(plan, task, 0, {"egeria": "new"}).run()
+    found = {record["run"]: record for record in records.read(records.file_of(tmp_path, "lite0-cifar10"))}
+    assert list(found) == ["plain", "auto", "early", "decay 0.9"]
+    assert found["early"]["options"] == {"module_share": 1.0, "at": 0.0}
+    assert found["decay 0.9"]["options"] == {"layer_decay": 0.9}
+    assert early_run(tasks.create("digits", "smoke", None)) == EARLY
 
 
 def test_late_policies_start_where_they_first_act():
@@ -309,6 +395,7 @@ def test_variants_are_told_how_to_be_written():
         (["digits", "--policy", "plasticity", "--options", '{"schedule": {}}'], 2, "[BAD_OPTIONS]"),
         (["digits", "--policy", "wish"], 2, "[BAD_POLICY] wish"),
         (["digits", "--controls", "auto"], 2, "[BAD_CONTROLS]"),
+        (["digits", "--policy", "auto", "--options", '{"auto": {"cache": "often"}}'], 2, "[BAD_POLICY] auto"),
         (
             ["digits", "--policy", "auto,plasticity", "--reinvest", "planned"],
             2,

