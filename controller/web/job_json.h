@@ -6,7 +6,7 @@
 #include "controller/job/job_view.h"
 #include "controller/web/job_history.h"
 
-// These functions write what the controller's page shows as JSON, which docs/monitoring.md describes. Numbers are those
+// These functions write what the controller's page (docs/guides/monitoring.md) shows as JSON. Numbers are those
 // of /metrics. Pure.
 namespace egeria::controller {
 

@@ -19,7 +19,7 @@ const std::vector<PageFile>& PageFiles() {
 #else
       {"/", "text/plain; charset=utf-8",
        "This build of egeria-controller has no page: npm could not get the library of its charts "
-       "(docs/monitoring.md).\n"
+       "(docs/guides/monitoring.md).\n"
        "The metrics are at /metrics, and `egeria top` shows the jobs in a terminal.\n"},
 #endif
   };

@@ -82,7 +82,7 @@ def test_the_manifests_run_programs_of_the_image_as_its_user():
     documents = [document for path in MANIFESTS.glob("*.yaml") for document in yaml.safe_load_all(path.read_text())]
     pods = [document["spec"]["template"]["spec"] for document in documents if "template" in document.get("spec", {})]
     assert len(pods) == 2
-    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "installing.md").read_text(encoding="utf-8")
     for pod in pods:
         assert f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}" == "1000:1000"
         for container in pod["containers"]:

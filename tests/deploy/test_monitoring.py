@@ -58,13 +58,13 @@ def test_a_metric_that_does_not_exist_is_found():
 
 
 def test_every_alert_has_its_runbook_and_its_test():
-    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "monitoring.md").read_text(encoding="utf-8")
     tests = (PROMETHEUS / "egeria.rules.test.yml").read_text(encoding="utf-8")
     alerts = [rule for rule in all_rules() if "alert" in rule]
     assert alerts
     for rule in alerts:
         name = rule["alert"]
-        assert rule["annotations"]["runbook"] == f"docs/monitoring.md#{name.lower()}"
+        assert rule["annotations"]["runbook"] == f"docs/guides/monitoring.md#{name.lower()}"
         assert f"### {name}\n" in page
         assert f'alertname="{name}"' in tests
 

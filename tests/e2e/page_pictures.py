@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/monitoring.md from a run of the quickstart's job.
+"""Takes the pictures of docs/guides/monitoring.md from a run of the quickstart's job.
 
 usage: python tests/e2e/page_pictures.py FOLDER
 """

@@ -1,4 +1,4 @@
-"""Asks a controller at its metrics address what its page shows (docs/monitoring.md)."""
+"""Asks a controller at its metrics address what its page shows (docs/guides/monitoring.md)."""
 
 from __future__ import annotations
 
