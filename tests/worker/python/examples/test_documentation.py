@@ -1,4 +1,4 @@
-"""docs/python.md and the README's example against what they speak of."""
+"""The differences that the README and the guides show, and the table of refusals, against what they speak of."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from example_scripts import EXAMPLES, MARK, ROOT, plain_source
 
 PACKAGE = ROOT / "worker" / "python" / "egeria"
 DOCS = ROOT / "docs"
-TEXT = (DOCS / "python.md").read_text(encoding="utf-8")
 REFUSALS = (DOCS / "reference" / "refusals.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 DIFF = re.compile(r"```diff\n(.*?)```", re.DOTALL)
-BLOCKS = DIFF.findall(TEXT)
 
 
 def difference(name: str) -> str:
@@ -32,15 +29,19 @@ def difference(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["cifar_resnet.py", "distillation.py", "hf_question_answering.py", "lightning_digits.py"]
+    "page, name",
+    [
+        ("README.md", "digits.py"),
+        ("docs/guides/pytorch.md", "cifar_resnet.py"),
+        ("docs/guides/frozen-backbones.md", "distillation.py"),
+        ("docs/guides/hugging-face.md", "hf_question_answering.py"),
+        ("docs/guides/lightning.md", "lightning_digits.py"),
+    ],
 )
-def test_the_differences_shown_are_those_of_the_examples(name: str):
-    assert difference(name) in BLOCKS
-
-
-def test_the_difference_shown_first_is_that_of_the_example_above_it():
-    assert DIFF.findall(README) == [difference("digits.py")]
-    assert "worker/python/examples/digits.py" in README.partition("```diff")[0]
+def test_the_difference_that_a_page_shows_is_that_of_the_example_named_above_it(page: str, name: str):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert DIFF.findall(text) == [difference(name)]
+    assert f"worker/python/examples/{name}" in text.partition("```diff")[0]
 
 
 def test_all_examples_in_a_loop_differ_by_the_same_lines():
