@@ -78,8 +78,11 @@ class MiniLmClassify(FineTuning):
 
     def evaluate(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
         sums = torch.zeros(3, dtype=torch.float64)
-        for part in samples.split(128):
-            sums += correct_and_loss(model(self._test_tokens[part].to(device)), self._test_labels[part].to(device))
+        lengths = (self._test_tokens[samples] != 0).sum(1)
+        for part in samples[lengths.argsort(stable=True)].split(128):
+            tokens = self._test_tokens[part]
+            longest = int((tokens != 0).sum(1).max())
+            sums += correct_and_loss(model(tokens[:, :longest].to(device)), self._test_labels[part].to(device))
         return sums
 
     def scores(self, sums: Tensor) -> dict[str, float]:
