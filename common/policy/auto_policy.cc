@@ -29,6 +29,11 @@ constexpr int64_t kMaxInterval = 100'000;
 constexpr double kAreaOfThresholds = 0.01;
 constexpr double kMinArea = 1e-6;
 
+// A training that ends where this part of the area is to come is as good as the whole one (docs/adr/0044). It is only
+// said where that saves at least this part of the steps.
+constexpr double kAreaOfAdvice = 0.0015;
+constexpr double kMinStepsOfAdvice = 0.03;
+
 // A module that somebody unfroze does not freeze early again at once.
 constexpr int64_t kPeriodsAfterUnfreeze = 2;
 
@@ -70,6 +75,20 @@ class AutoPolicy : public Arbiter {
     if (too_early && !(late_.is_planned() && TooMuchLeft(shape().total_steps - 1))) return "";
     const std::optional<std::string> left = TooMuchLeft(too_early ? *clock().start() : step());
     return left ? absl::StrCat("[RATES_STAY_HIGH] ", *left) : "";
+  }
+
+  // Where rates fall smoothly, what a late freeze saves can be had more cheaply (docs/adr/0044).
+  std::string advice() const override {
+    if (!FallSmoothly(shape().planned_learning_rates)) return "";
+    const int64_t total = shape().total_steps;
+    const int64_t end = StepAtArea(1 - kAreaOfAdvice, shape().planned_learning_rates, total);
+    const double saved = static_cast<double>(total - end) / static_cast<double>(total);
+    if (saved < kMinStepsOfAdvice) return "";
+    return absl::StrFormat(
+        "[STOP_INSTEAD] the last %.0f %% of the steps have %.3g %% of the area under the learning rates; a training "
+        "that "
+        "ends after step %d is as good, and saves more than a late freeze",
+        100 * saved, 100 * kAreaOfAdvice, end);
   }
 
  protected:

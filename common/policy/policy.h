@@ -126,6 +126,7 @@ struct ModuleStatus {
 struct PolicyStatus {
   bool bootstrapping = false;
   std::string blocked;  // says why nothing more can freeze as long as things stay as they are; empty if something can
+  std::string advice;   // says what would serve the training better than freezing; empty if nothing is known to
   std::vector<ModuleStatus> modules;
 };
 
@@ -173,6 +174,9 @@ class Policy {
 
   // Returns PolicyStatus::blocked, and is cheap enough for every observation.
   virtual std::string blocked() const { return ""; }
+
+  // Returns PolicyStatus::advice, which people may follow. The policy itself never acts on it.
+  virtual std::string advice() const { return ""; }
 
   virtual PolicyStatus status() const = 0;
 };

@@ -25,6 +25,7 @@ class PrefixPolicy : public Policy {
   PolicyStatus status() const override {
     PolicyStatus status;
     status.blocked = blocked();
+    status.advice = advice();
     status.modules.resize(static_cast<size_t>(modules_));
     return status;
   }

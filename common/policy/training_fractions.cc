@@ -17,6 +17,10 @@ constexpr int64_t kMaxPeriodsAhead = 4;
 constexpr int64_t kMaxInterval = 100'000;
 constexpr double kMinPromised = 0.05;  // part of a step's time
 
+// A fall from one point of the plan to the next is no sudden drop up to this part of the peak; more where there are few
+// points.
+constexpr double kSuddenDrop = 0.1;
+
 }  // namespace
 
 int64_t StepAtFraction(double fraction, int64_t total_steps) {
@@ -30,6 +34,16 @@ bool HaveArea(const std::vector<double>& rates) {
   return rates.size() >= 2 &&
          std::all_of(rates.begin(), rates.end(), [](double rate) { return std::isfinite(rate) && rate >= 0; }) &&
          std::any_of(rates.begin(), rates.end(), [](double rate) { return rate > 0; });
+}
+
+bool FallSmoothly(const std::vector<double>& rates) {
+  if (!HaveArea(rates)) return false;
+  const double peak = *std::max_element(rates.begin(), rates.end());
+  const double max_fall = peak * std::max(kSuddenDrop, 3.0 / static_cast<double>(rates.size() - 1));
+  for (size_t i = 1; i < rates.size(); ++i) {
+    if (rates[i - 1] - rates[i] > max_fall) return false;
+  }
+  return true;
 }
 
 double AreaUntil(double points, const std::vector<double>& rates) {

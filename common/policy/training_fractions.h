@@ -21,6 +21,10 @@ int64_t StepsOfPart(double part, double steps);
 // Says whether learning rates have an area under them: two or more, finite, none negative and not all 0.
 bool HaveArea(const std::vector<double>& rates);
 
+// Says whether learning rates have an area and no sudden fall. From one point to the next they may fall by a tenth of
+// the peak, or by three times what a straight line down to 0 falls by.
+bool FallSmoothly(const std::vector<double>& rates);
+
 // Returns the area under learning rates that are linear between points one apart, from the first point to `points`
 // after it.
 double AreaUntil(double points, const std::vector<double>& rates);

@@ -26,6 +26,7 @@ class WrappedPolicy : public Policy {
   bool wants_account() const override { return inner_->wants_account(); }
   std::optional<int64_t> awaited_step() const override { return inner_->awaited_step(); }
   std::string blocked() const override { return inner_->blocked(); }
+  std::string advice() const override { return inner_->advice(); }
   PolicyStatus status() const override {
     PolicyStatus status = inner_->status();
     status.blocked = blocked();

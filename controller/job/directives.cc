@@ -71,6 +71,9 @@ void RefreshRequests(Job& job, const JobManagerOptions& options, Effects& effect
     LogInfo("job ", job.id.text(), ": nothing freezes now: ", by_policy);
   }
   live.blocked_by_policy = by_policy;
+  const std::string advice = job.state.policy().advice();
+  if (!advice.empty() && advice != live.advice) LogInfo("job ", job.id.text(), ": advice: ", advice);
+  live.advice = advice;
   const bool samples_changed = live.requests.Update(subject, options.clock());
   // A policy that sees no gradients would never end a probe that it began.
   const bool measures = !job.state.finished() && !job.state.paused() && job.state.loss_is_finite();
@@ -96,6 +99,7 @@ v1::Directive DirectiveOf(const Job& job, int number, const Rank& rank, const Jo
     directive.set_loss_watermark(job.live.filter.LossWatermark(job.state));
     directive.set_reference_seconds(SecondsOfReference(job, options));
     directive.set_blocked(job.live.blocked.empty() ? job.live.blocked_by_policy : job.live.blocked);
+    directive.set_advice(job.live.advice);
   }
   return directive;
 }

@@ -56,6 +56,7 @@ struct LiveJob {
   // These have been logged, and are not logged again.
   std::string blocked;            // why the frontmost module cannot be evaluated
   std::string blocked_by_policy;  // JobState::blocked(), as it was last
+  std::string advice;             // the policy's, as it was last
   bool observations_full = false;
   bool evaluation_failed = false;
 };

@@ -76,6 +76,7 @@ v1::JobSummary Summarize(const Job& job) {
   const policy::PolicyStatus policy = state.policy().status();
   summary.set_bootstrapping(policy.bootstrapping);
   summary.set_blocked(job.live.blocked.empty() || !state.loss_is_finite() ? state.blocked() : job.live.blocked);
+  summary.set_advice(policy.advice);
   return summary;
 }
 

@@ -34,6 +34,7 @@ json SummaryOf(const v1::JobSummary& job) {
       {"paused", job.paused()},
       {"bootstrapping", job.bootstrapping()},
       {"blocked", job.blocked()},
+      {"advice", job.advice()},
       {"policy", job.policy()},
       {"step", job.step()},
       {"total_steps", job.total_steps()},

@@ -56,6 +56,9 @@ std::vector<std::string> WordsOnJob(const JobView& view) {
   if (!job.blocked().empty() && job.phase() != v1::JOB_PHASE_FINISHED) {
     words.push_back(absl::StrCat("Nothing more can freeze. ", Sentence(WithoutName(job.blocked()))));
   }
+  if (!job.advice().empty() && job.phase() != v1::JOB_PHASE_FINISHED) {
+    words.push_back(absl::StrCat("Advice: ", Sentence(WithoutName(job.advice()))));
+  }
   if (job.paused()) words.push_back("An operator has paused the policy. `egeria resume` lets it decide again.");
   if (observed) words.push_back("The job is only observed. Decisions are shown and change nothing.");
   if (job.bootstrapping()) words.push_back("The loss has not settled yet. Nothing freezes until it has.");

@@ -97,6 +97,7 @@ struct AgentCounters {
   double reference_seconds = 0;
   bool connected = false;  // the controller has answered on the present stream
   std::string blocked;     // Directive.blocked of the newest directive
+  std::string advice;      // Directive.advice of the newest directive
 };
 
 struct AgentOptions {

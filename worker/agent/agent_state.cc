@@ -253,6 +253,7 @@ void AgentState::Apply(const v1::Directive& directive) {
     losses_.Forget(directive.loss_watermark());
     CountReference(directive.reference_seconds());
     counters_.blocked = directive.blocked();
+    counters_.advice = directive.advice();
     const PlanId before = ledger_.watermark();
     ledger_.SkipTo(PlanId(directive.base_plan()));
     for (const v1::Plan& plan : directive.plans()) {

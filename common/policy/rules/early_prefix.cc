@@ -19,9 +19,6 @@ constexpr double kShareOfTables = 0.05;
 constexpr double kMinTime = 0.1;
 constexpr int kMinReadings = 20;
 constexpr int kMaxReadings = 30;
-// A fall from one point of the plan to the next is no sudden drop up to this part of the peak; more where there are few
-// points.
-constexpr double kSuddenDrop = 0.1;
 // No part of a training is known to make next to nothing of its progress before this part of the steps, nor where the
 // rates to come are hardly lower than those before.
 constexpr double kEarliest = 0.4;
@@ -33,16 +30,6 @@ std::vector<double> Normalised(std::vector<double> values, int modules) {
   if (values.size() != static_cast<size_t>(modules) || !(sum > 0)) return {};
   for (double& value : values) value /= sum;
   return values;
-}
-
-bool FallSmoothly(const std::vector<double>& rates) {
-  if (!HaveArea(rates)) return false;
-  const double peak = *std::max_element(rates.begin(), rates.end());
-  const double max_fall = peak * std::max(kSuddenDrop, 3.0 / static_cast<double>(rates.size() - 1));
-  for (size_t i = 1; i < rates.size(); ++i) {
-    if (rates[i - 1] - rates[i] > max_fall) return false;
-  }
-  return true;
 }
 
 }  // namespace

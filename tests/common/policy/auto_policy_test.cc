@@ -100,6 +100,20 @@ TEST(AutoPolicy, NeverFreezesAtAConstantRate) {
   }
 }
 
+TEST(AutoPolicy, AdvisesToStopWhereRatesFallSmoothly) {
+  SimulatedTraining training = TrainingOf(0.3);
+  training.shape.planned_learning_rates = PlannedCosine();
+  const auto policy = ByClock(training);
+  EXPECT_THAT(policy->status().advice, StartsWith("[STOP_INSTEAD] the last 10 % of the steps have 0.15 % of the area"));
+  EXPECT_THAT(policy->advice(), HasSubstr("ends after step 361"));
+  training.shape.planned_learning_rates = {0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.001, 0.001};
+  EXPECT_THAT(ByClock(training)->advice(), IsEmpty()) << "behind a drop a network gets better fast";
+  training.shape.planned_learning_rates = {0.1, 0.1};
+  EXPECT_THAT(ByClock(training)->advice(), IsEmpty()) << "the last steps are worth as much as the others";
+  training.shape.planned_learning_rates = {};
+  EXPECT_THAT(ByClock(training)->advice(), IsEmpty());
+}
+
 TEST(AutoPolicy, AsksForNoReadingsWhileTooMuchIsLeft) {
   SimulatedTraining training = TrainingOf(0.003);
   const auto policy = ByClock(training, {.start = 0.85, .lr_area_left = 0.01});

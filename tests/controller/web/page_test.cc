@@ -110,6 +110,11 @@ TEST(JobWordsTest, SaysWhatIsInTheWay) {
   EXPECT_THAT(WordsOnJob(view), ElementsAre("Nothing more can freeze. The rates to come are high.",
                                             "An operator has paused the policy. `egeria resume` lets it decide again.",
                                             "The controller has refused uploads: too_large 2 times."));
+  job.clear_blocked();
+  job.set_paused(false);
+  view.totals.uploads_refused.clear();
+  job.set_advice("[STOP_INSTEAD] the end learns little");
+  EXPECT_THAT(WordsOnJob(view), ElementsAre("Advice: The end learns little."));
   job.set_phase(v1::JOB_PHASE_FINISHED);
   job.set_paused(false);
   view.totals.uploads_refused.clear();

@@ -77,8 +77,10 @@ TEST_F(AgentStateTest, KnowsWhyNothingFreezesNow) {
   v1::Directive directive = DirectiveOf();
   for (const char* reason : {"[NOT_WORTH_IT] too late", ""}) {
     directive.set_blocked(reason);
+    directive.set_advice(reason);
     state_.Apply(directive);
     EXPECT_EQ(state_.counters().blocked, reason);
+    EXPECT_EQ(state_.counters().advice, reason);
   }
 }
 

@@ -140,6 +140,7 @@ py::dict LinkCountersOf(PythonLink& link) {
   out["reconnects"] = totals.reconnects;
   out["connected"] = totals.connected;
   out["blocked"] = agent.blocked;
+  out["advice"] = agent.advice;
   out["metrics_port"] = link.metrics_port();
   return out;
 }

@@ -44,6 +44,7 @@ class SessionLink:
       captured: the inputs of the step under way, or the attempt to copy them.
       recordings: of the model, after the first one.
       why_idle: why nothing was frozen, as far as is known when the session ends; empty: nobody knows.
+      advice: what would serve this training better than freezing, as far as is known when the session ends; else empty.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class SessionLink:
         self.captured = False
         self.recordings = 0
         self.why_idle = ""
+        self.advice = ""
         self._config = config
         self._ledger = ledger
         self._gradients = gradients
@@ -187,6 +189,7 @@ class SessionLink:
             counters = self.link.native.counters()
             unheard = "" if counters["connected"] else "no controller had taken this job by then"
             self.why_idle = counters["blocked"] or self.why_idle or unheard
+            self.advice = counters["advice"]
         elif self.is_wanted:
             self.why_idle = "it ended before the controller was asked"
 

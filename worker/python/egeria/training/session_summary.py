@@ -29,6 +29,7 @@ def numbers_of(training: FollowedTraining) -> dict[str, Any]:
         "own_controller": training.daemons.are_own,
         "cache": training.cache.caching.summary() if training.cache.caching is not None else None,
         "frozen_forward": training.forward.summary(),
+        "advice": training.link.advice,
     }
 
 
@@ -49,6 +50,7 @@ def numbers_of_nothing(observe: bool) -> dict[str, Any]:
         "own_controller": False,
         "cache": None,
         "frozen_forward": None,
+        "advice": "",
     }
 
 
@@ -111,7 +113,8 @@ def why_idle(training: FollowedTraining) -> str:
 
 
 def summary_line(numbers: dict[str, Any], why: str, whose: str = "") -> str:
-    """One line for a person, from the numbers of Session.summary(), and why nothing froze; see TellOnce.whose."""
+    """One line for a person, and one with advice where there is some, from the numbers of Session.summary(), and why
+    nothing froze; see TellOnce.whose."""
     steps, spent = f"egeria: {whose}{_count(numbers['steps'], 'step')}", sum(numbers["spent_seconds"].values())
     if numbers["own_controller"]:
         steps += " with a controller of the job's own"
@@ -153,7 +156,7 @@ def summary_line(numbers: dict[str, Any], why: str, whose: str = "") -> str:
             f"cache skipped {100 * cache['passes_skipped'] / cache['passes']:.0f} % of the frozen forward "
             f"passes on rank 0, about {cache['saved_seconds']:.0f} s saved"
         )
-    return ", ".join(parts)
+    return ", ".join(parts) + (f"\negeria: advice: {numbers['advice']}" if numbers["advice"] else "")
 
 
 def _seconds(seconds: float) -> str:
