@@ -120,7 +120,7 @@ absl::Status ServeUntil(const sigset_t& signals, ControllerServer* server, JobMa
   for (int ticks = 1;; ++ticks) {
     const int signal = sigtimedwait(&signals, nullptr, &kTick);
     if (signal == SIGHUP) {
-      LogInfo("received SIGHUP: the audit log is opened anew, certificates that have changed are in use");
+      LogInfo("received SIGHUP: reopened the audit log, and read changed certificates");
       audit->Reopen();
       concerns->TellNew();
     } else if (signal > 0) {

@@ -111,7 +111,7 @@ void AddEgeria(JobFile* job, Table* table) {
   table->AddChoice(
       "egeria.policy", &egeria.policy,
       {"auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule", "snr", "none"},
-      "What decides what is frozen (docs/reference/policies.md); without it, the training itself says so.");
+      "The policy, which decides when layers freeze (docs/reference/policies.md). Without it the training chooses.");
   table->Add("egeria.options", &egeria.options,
              "Constants of the policy, by their names (docs/reference/policies.md).");
   table->Add("egeria.budget", &egeria.budget, "The part of the time to save; 0 leaves that to the policy.");
@@ -121,7 +121,8 @@ void AddEgeria(JobFile* job, Table* table) {
              "one that runs.");
   table->Add("egeria.cache", &egeria.cache,
              "Where each node keeps what frozen modules give: a folder on its own disk, default or none.");
-  table->Add("egeria.cache_quota", &egeria.cache_quota, "What that may take on each node; 0 is the cache's default.");
+  table->Add("egeria.cache_quota", &egeria.cache_quota,
+             "The bytes that the cache may take on each node; 0 is its default.");
   auto& checkpoints = job->checkpoints;
   table->AddFolder("checkpoints.folder", &checkpoints.folder,
                    "Where the training writes its checkpoints and looks for one when it starts.");

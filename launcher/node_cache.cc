@@ -21,7 +21,7 @@ namespace {
 constexpr absl::Duration kLockRetry = absl::Milliseconds(20);
 constexpr absl::Duration kRestartAfter[] = {absl::Seconds(1), absl::Seconds(2), absl::Seconds(4)};
 constexpr int kRestarts = 3;
-constexpr char kWithoutCache[] = "Training goes on; what is frozen is computed again.";
+constexpr char kWithoutCache[] = "Training goes on and computes the frozen layers again.";
 
 std::string Folder(const Arguments& arguments, const config::Environment& environment) {
   return arguments.cache.has_value() ? *arguments.cache : cache::DefaultFolder(environment, geteuid() == 0);
@@ -57,7 +57,7 @@ absl::StatusOr<DaemonProcess> StartDaemon(const std::string& folder, const std::
 void WarnThatThereIsNone(const absl::Status& why) {
   if (absl::IsCancelled(why)) return;
   LogWarning("No cache: ", why.message(),
-             ". Training goes on without one, and computes what is frozen each time. "
+             ". Training goes on without one and computes the frozen layers each time. "
              "--egeria-cache DIR takes another folder, on a disk of this node; --egeria-cache none does without.");
 }
 

@@ -23,14 +23,14 @@ absl::Status CheckPrivate(const std::string& path) {
   if (stat(path.c_str(), &info) != 0) return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
   if (!IsOurs(info.st_uid)) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "UNSAFE_FOLDER", path, " belongs to user ", info.st_uid,
-                      ", who could change what is in it: use another one");
+                      ", who could change its files: use another folder");
   }
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return NamedError(absl::StatusCode::kFailedPrecondition, "UNSAFE_FOLDER", "others can write to ", path,
                       ": take the permission away (chmod go-w), or use another one");
   }
   if ((info.st_mode & (S_IRGRP | S_IROTH | S_IXGRP | S_IXOTH)) != 0) {
-    LogWarning("others can read what is in ", path, "; chmod go= takes the permission away");
+    LogWarning("others can read the files in ", path, "; chmod go= takes that permission away");
   }
   return absl::OkStatus();
 }

@@ -21,7 +21,7 @@ absl::StatusOr<double> PlannedSaving(const PolicyConfig& config, JobShape shape)
   shape.first_step = 0;
   shape.saved_before = 0;
   EGERIA_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(config, shape));
-  if (shape.total_steps == 0) return BadPolicy("what a policy saves depends on the number of steps; give total_steps");
+  if (shape.total_steps == 0) return BadPolicy("a policy's saving depends on the number of steps; give total_steps");
   const std::vector<double> shares = TimeSharesOf(shape);
   const int64_t stride = std::max<int64_t>(1, shape.total_steps / kMaxLooks);
   double saved = 0;

@@ -67,8 +67,8 @@ absl::Status CheckWireTensor(const TensorSpec& spec, const WireTensor& tensor) {
 absl::Status CheckSample(const std::vector<TensorSpec>& inputs, absl::Span<const WireTensor> tensors,
                          plasticity::ActivationMetric metric) {
   if (tensors.size() != inputs.size() + 1) {
-    return NamedError(kInvalid, "BAD_SHAPE", "the sample has ", tensors.size(), " tensors; the module takes ",
-                      inputs.size(), " and what is compared of its output");
+    return NamedError(kInvalid, "BAD_SHAPE", "the sample has ", tensors.size(), " tensors and should have ",
+                      inputs.size(), ", one for each input of the module, and one of its output");
   }
   int64_t batch = -1;
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -94,7 +94,7 @@ void AddGroups(ControllerOptions* options, config::OptionSet* set) {
            "CPUs to which the reference engine is pinned (empty: it is not pinned)",
            config::ValueCheck<std::vector<int>>(CheckCpus))
       .Add("reference.scope", &options->reference.scope,
-           "What runs for a reading: the frontmost active module (module), or all modules up to it (prefix)",
+           "The modules that a reading runs: the frontmost active one (module), or all up to it (prefix)",
            OneOf({"module", "prefix"}))
       .Add("reference.backends", &options->reference.backends,
            "Backends of the reference engine, the preferred one first",

@@ -68,7 +68,7 @@ void RefreshRequests(Job& job, const JobManagerOptions& options, Effects& effect
   live.blocked = blocked;
   const std::string by_policy = job.state.blocked();
   if (!by_policy.empty() && NameIn(by_policy) != NameIn(live.blocked_by_policy)) {
-    LogInfo("job ", job.id.text(), ": nothing freezes now: ", by_policy);
+    LogInfo("job ", job.id.text(), ": nothing freezes: ", by_policy);
   }
   live.blocked_by_policy = by_policy;
   const std::string advice = job.state.policy().advice();

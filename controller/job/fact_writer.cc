@@ -85,8 +85,8 @@ absl::Status FactWriter::CommitObservations(Job& job, const std::vector<v1::Obse
   if (observations.empty()) return absl::OkStatus();
   if (IsFull(job, observations.size())) {
     if (!std::exchange(job.live.observations_full, true)) {
-      LogWarning("job ", job.id.text(), ": its ", job.state.observations(), " observations of ", job.state.fact_bytes(),
-                 " bytes are as many as a job may have; no more are taken, and nothing more is decided");
+      LogWarning("job ", job.id.text(), " has reached its limit of observations, with ", job.state.observations(),
+                 " in ", job.state.fact_bytes(), " bytes: its policy sees no more of them and decides nothing more");
     }
     return absl::OkStatus();
   }

@@ -79,7 +79,7 @@ std::optional<v1::GradientRequest> GradientRequests::request() const {
 }
 
 absl::Status GradientRequests::Check(const v1::GradientReading& reading) const {
-  if (!wanted_) return Stale("no gradients are wanted now");
+  if (!wanted_) return Stale("no gradients are wanted");
   if (reading.request_version() != version_ || reading.first_module() != wanted_->first_module) {
     return Stale("gradients from module ", wanted_->first_module, " on, version ", version_,
                  ", are wanted, not from module ", reading.first_module(), " on, version ", reading.request_version());

@@ -64,7 +64,7 @@ void JobManager::Report(const std::vector<Journal::Damaged>& damaged, Effects& e
   for (const Journal::Damaged& job : damaged) {
     LogError("job ", job.job.text(), ": its journal is damaged: ", job.reason, "; ", job.lost,
              " of its records are lost, ", job.kept, " are read and ", job.aside, " behind the damage are kept aside; ",
-             job.kept > 0 ? "it goes on from there" : "its workers will register it anew");
+             job.kept > 0 ? "it goes on from there" : "its workers will register it again");
     lost_records_ += job.lost;
     if (job.kept == 0) jobs_.table.Drop(job.job, absl::InternalError(job.reason), effects);
   }

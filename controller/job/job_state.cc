@@ -283,7 +283,7 @@ void JobState::ApplyMode(v1::Mode mode) {
   decision.step = last_step_;
   decision.frozen_prefix = policy_->frozen_prefix();
   decision.action = decision.frozen_prefix < planned_prefix() ? policy::Action::kUnfreeze : policy::Action::kFreeze;
-  decision.reason = "decided in observe mode, a plan now that the job is in act mode";
+  decision.reason = "decided in observe mode, and a plan since the job is in act mode";
   pending_.push_back(std::move(decision));
 }
 

@@ -369,8 +369,7 @@ absl::Status Journal::Write(Record record, bool sync) {
     ++errors_;
     next_attempt_ = MonotonicNow() + options_.retry;
     LogWarning("the journal cannot be written: ", last_error_.message(),
-               "; what is decided waits in memory until it "
-               "can, and is lost if this controller ends before that");
+               "; new records wait in memory, and are lost if this controller ends first");
   } else if (backlog_bytes_ + record.batch.size() > options_.max_backlog_bytes) {
     return last_error_;
   }
@@ -416,7 +415,7 @@ absl::Status Journal::WriteBacklog() {
 void Journal::Tend() {
   if (db_ != nullptr && LockFile(folder_) != lock_file_) {
     LogError("the folder ", folder_,
-             " has vanished or was replaced while the journal was in use; it is made anew with all that it held");
+             " has vanished or was replaced while the journal was in use; it is written again with all its records");
     ++errors_;
     last_error_ = NamedError(absl::StatusCode::kUnavailable, "JOURNAL", "the folder ", folder_, " has vanished");
     TakeIntoMemory();

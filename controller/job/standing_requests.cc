@@ -89,7 +89,7 @@ std::optional<v1::SnapshotRequest> StandingRequests::snapshot() const {
 }
 
 absl::Status StandingRequests::CheckSample(const v1::SampleHeader& header) const {
-  if (!subject_ || !reference_ready_) return Stale("no samples are wanted now");
+  if (!subject_ || !reference_ready_) return Stale("no samples are wanted");
   if (header.request_version() != sampling_version_ || header.module() != subject_->monitoring.module ||
       header.first_module() != subject_->first_module) {
     return Stale("samples of module ", subject_->monitoring.module, ", version ", sampling_version_,
@@ -103,7 +103,7 @@ absl::Status StandingRequests::CheckSample(const v1::SampleHeader& header) const
 }
 
 absl::Status StandingRequests::CheckSnapshot(const v1::SnapshotHeader& header) const {
-  if (!subject_ || !snapshot_wanted_) return Stale("no snapshot is wanted now");
+  if (!subject_ || !snapshot_wanted_) return Stale("no snapshot is wanted");
   if (header.version() != snapshot_version_) {
     return Stale("version ", snapshot_version_, " is wanted, not ", header.version());
   }

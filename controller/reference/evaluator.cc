@@ -432,7 +432,7 @@ void EvaluatorImpl::Finish(absl::StatusOr<Evaluation> evaluation, bool refuse_gr
   if (!result.evaluation.ok()) {
     LogWarning("job ", sample.job.text(), ", module ", sample.module.value(), ", step ", sample.step, ": ",
                std::string(result.evaluation.status().message()),
-               result.graph_refused ? "; this module's graph is evaluated no more" : "");
+               result.graph_refused ? "; this module's graph is not evaluated again" : "");
   }
   if (on_result_) on_result_(result);
 }

@@ -44,7 +44,7 @@ std::string Advice(const absl::Status& status) {
   }
   if (name == "TOO_MANY_JOBS") return "the controller is full; it is tried again now and then";
   if (status.code() == absl::StatusCode::kUnimplemented) {
-    return "what answers at this address is not an Egeria controller, or an older one; it is tried again now and "
+    return "the program at this address is not an Egeria controller, or an older one; it is tried again now and "
            "then";
   }
   return "it is tried again until it answers";

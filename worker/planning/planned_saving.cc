@@ -26,7 +26,7 @@ absl::StatusOr<double> PlannedSaving(const std::string& policy_json, int64_t tot
   EGERIA_ASSIGN_OR_RETURN(const double saving, policy::PlannedSaving(config, shape));
   if (saving <= 0 && !policy::KindOf(config).follows_a_clock) {
     return NamedError(absl::StatusCode::kInvalidArgument, "NO_PLAN", "the policy '", policy::PolicyName(config),
-                      "' decides by what it measures, so that what it will save is not known: give the saving that you "
+                      "' decides by measurements, so that its saving is not known in advance: give the saving that you "
                       "expect, or take a policy that follows a clock (auto, staged)");
   }
   return saving;

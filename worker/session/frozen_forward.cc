@@ -86,7 +86,7 @@ at::Tensor FrozenForward::Run(const at::Tensor& input, const BatchSamples& sampl
   if (input.sizes() != prefix_->input_shape) {
     ledger_.Missed("unproven", input.size(0));
   } else if (!IsAsProven(input)) {
-    Refuse("weights or buffers of frozen layer modules are not what they were");
+    Refuse("weights or buffers of frozen layer modules have changed");
   } else {
     return RunCached(input, samples);
   }
@@ -128,7 +128,7 @@ at::Tensor FrozenForward::Prove(const at::Tensor& input, const BatchSamples& sam
   if (output.dim() == 0 || output.size(0) != input.size(0) || !output.is_contiguous()) {
     Refuse("their output has no dense row for each sample");
   } else if (!RowsAreIndependent(compute, input, output)) {
-    Refuse("what they compute for a sample depends on its place in the batch or on the other samples");
+    Refuse("their result for a sample depends on its place in the batch or on the other samples");
   } else {
     prefix_->input_shape = input.sizes().vec();
     prefix_->output_shape = output.sizes().vec();

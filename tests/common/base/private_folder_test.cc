@@ -44,7 +44,7 @@ TEST(PrivateFolder, OneThatOthersCanReadIsWarnedOf) {
   ASSERT_EQ(chmod(folder.path().c_str(), 0755), 0);
   ::testing::internal::CaptureStderr();
   EXPECT_TRUE(MakePrivateFolder(folder.path()).ok());
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("others can read what is in " + folder.path()));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("others can read the files in " + folder.path()));
   EXPECT_FALSE(OthersCanWriteTo(folder.path()));
 }
 

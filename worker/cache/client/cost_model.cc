@@ -128,10 +128,8 @@ void CostModel::EpochPassed() {
   const bool paid = saved_seconds_ > std::exchange(saved_before_epoch_, saved_seconds_);
   fruitless_epochs_ = skipped && paid ? 0 : fruitless_epochs_ + 1;
   if (fruitless_epochs_ < kMaxFruitlessEpochs) return;
-  reason_ =
-      skipped ? "samples have come again, and the passes that could be skipped saved less than asking and keeping took"
-              : "samples have come again, and no pass could be skipped: they were not in the cache, or too few of "
-                "them were";
+  reason_ = skipped ? "samples come again, but skipping passes has saved less time than the cache has taken"
+                    : "samples come again, but no pass could be skipped: too few of them were in the cache";
   Rest();
 }
 
@@ -153,13 +151,13 @@ void CostModel::Decide() {
     } else if (asked_.mean() < *forward) {
       rest_ = kFirstRest;
     } else {
-      absl::StrAppend(&reason_, ", but a pass that asked for it, with what came too late or was not there, ",
+      absl::StrAppend(&reason_, ", but a pass that asked for it, late and missing samples included, ",
                       Milliseconds(asked_.mean()));
       Rest();
     }
   } else if (fetch_.size() == 0 && fill_.size() >= kEnough && *write_seconds() > *forward) {
     reason_ = absl::StrCat("the frozen layers' forward pass takes ", Milliseconds(*forward),
-                           ", and to keep what it gives ", Milliseconds(*write_seconds()));
+                           ", and to keep its result ", Milliseconds(*write_seconds()));
     Rest();
   }
 }

@@ -109,10 +109,8 @@ bool WriteQueue::Reserve(const Fingerprint& prefix, size_t bytes) {
   if (SlotOf(bytes) > longest) {
     ++counters_.refused;
     if (std::exchange(too_long_, prefix) != prefix) {
-      LogWarning("[ENTRY_TOO_LONG] what the frozen layers give for a sample takes ", bytes,
-                 " bytes, and the cache takes "
-                 "no more than ",
-                 longest, ": such samples are computed");
+      LogWarning("[ENTRY_TOO_LONG] the activations of a sample take ", bytes, " bytes, more than the ", longest,
+                 " of an entry of the cache; such samples are computed");
     }
     return false;
   }

@@ -193,8 +193,9 @@ absl::Status ActivationStore::OpenFiles() {
                         ": stop it, or give --folder another one");
     }
     if (!IsDamage(opened)) return UnusableFolder(options_.folder, opened.ToString());
-    LogWarning("the cache in ", options_.folder, " cannot be read and is begun anew: ", opened.ToString(),
-               "; what lists its files is kept in ", KeepLists(options_.folder));
+    LogWarning("the cache in ", options_.folder,
+               " cannot be read, and an empty one takes its place: ", opened.ToString(),
+               "; the lists of its files are kept in ", KeepLists(options_.folder));
     rocksdb::DestroyDB(options_.folder, options);  // it removes only files of a RocksDB
   }
   if (!opened.ok()) return UnusableFolder(options_.folder, opened.ToString());

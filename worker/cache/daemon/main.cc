@@ -105,7 +105,7 @@ absl::Status Run(const CacheOptions& options) {
   });
   while (!stopped && !server->store().IsStuck()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   if (server->store().IsStuck()) {
-    LogWarning("the disk does not take what was not written yet, which is lost");
+    LogWarning("the disk does not take the last entries, which are lost");
     unlink(address.unix_path.c_str());
     _exit(0);  // threads of the store wait for the disk
   }

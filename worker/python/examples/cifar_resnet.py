@@ -39,7 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=64, help="per process (default 64)")
     parser.add_argument("--learning-rate", type=float, default=0.1)
-    parser.add_argument("--train-samples", type=int, help="use the first so many images only")
+    parser.add_argument("--train-samples", type=int, help="use only this number of images")
     parser.add_argument("--workers", type=int, default=0, help="processes that load data (default 0)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--losses", type=pathlib.Path, help="write the loss of every step there, as JSON lines")

@@ -194,7 +194,8 @@ void DefineLine(py::module_& module) {
       "tensor"_a, "why"_a, "Whoever asks for the tensor's memory, which need not be there, gets a RuntimeError.");
   py::class_<ActivationCache, std::shared_ptr<ActivationCache>>(
       module, "ActivationCache",
-      "A line to the node's egeria-cache. What fails is a miss, or is dropped. Several in a process work side by side, "
+      "A line to the node's egeria-cache. A failure is a miss, or drops the entry. Several in a process work side by "
+      "side, "
       "each with shared_bytes of memory and a prefix of its own. Used from the training thread; in a forked child "
       "every method does nothing.")
       .def(py::init([](const std::string& address, const std::string& job_id, const std::string& device,
@@ -217,14 +218,15 @@ void DefineLine(py::module_& module) {
           "use",
           [](ActivationCache& self, const py::bytes& prefix, bool ragged) { self.Use(ToFingerprint(prefix), ragged); },
           "prefix"_a, "ragged"_a = false,
-          "What is taken and put from now on is of this prefix. The rows of a ragged one may differ in length, which "
+          "Entries are taken and put for this prefix from then on. The rows of a ragged one may differ in length, "
+          "which "
           "is "
           "their first dimension.")
       .def("expect", &ExpectBatches, "batches"_a, py::call_guard<Release>(),
            "The samples of the batches that are taken next, in order: a hint, to read them ahead.")
       .def("take", &TakeBatch, "samples"_a, "input_hashes"_a, "patience_seconds"_a,
            "(b x ... tensors, none where nothing was found; for each sample why it is a miss, or \"\"). The rows of "
-           "misses hold anything. Waits no longer than patience_seconds for what was not read ahead.")
+           "misses hold anything. Waits at most patience_seconds for samples that were not read ahead.")
       .def("take_ragged", &TakeRagged, "samples"_a, "input_hashes"_a, "patience_seconds"_a,
            "The same of a ragged prefix, and for each tensor the rows' lengths, 0 for misses; [] where rows have no "
            "dimension. Tensors are as long as their longest row, with zeros behind shorter ones.")
@@ -288,7 +290,7 @@ void DefineLedger(py::module_& module) {
       .def("begin_compute", &PassLedger::BeginCompute)
       .def("end_compute", &PassLedger::EndCompute)
       .def("patience", &PassLedger::patience, "longest"_a, "Seconds that a pass may wait for the cache.")
-      .def("news", &PassLedger::News, "What was decided since the last call, for people.")
+      .def("news", &PassLedger::News, "The decisions since the last call, for people.")
       .def_property("skippable", &PassLedger::skippable, &PassLedger::set_skippable,
                     "Passes that were or might have been skipped, by which audits are due.")
       .def_property_readonly("spent_seconds", &PassLedger::spent_seconds)
@@ -332,10 +334,9 @@ void DefineRowProof(py::module_& module) {
   module.def(
       "prove_rows", &ProveRows, "compute"_a, "whole"_a, "noisy"_a, "comparable"_a = py::none(),
       "Shows that in whole batches neither a sample's place matters nor which others there are. compute(rows) gives "
-      "the tensors of these samples, behind which are `noisy` more, the last ones with noise: noisy_rows(), all or "
-      "none; "
-      "comparable(rows) says whether they may be expected to be the same. Returns the tensors of all of these samples; "
-      "[] if it is not so.");
+      "the tensors of these samples. `noisy` more stand behind them, the last ones with noise: noisy_rows(), all or "
+      "none. comparable(rows) says whether they may be expected to be the same. Returns the tensors of all of these "
+      "samples, or [] if the place or the others matter.");
   module.def("noisy_rows", &worker::NoisyRows, "whole"_a, "With how many samples with noise enough is compared.");
   module.def("alternating_rows", &worker::AlternatingRows, "batch"_a,
              "The rows of a batch of as many samples, every other one with noise.");
@@ -364,7 +365,8 @@ void DefineMetrics(py::module_& module) {
         return plasticity::Compared(MetricOf(metric), activation);
       },
       "activation"_a, "metric"_a, py::call_guard<Release>(),
-      "What a metric compares of an activation b x ..., in float32: the Gram matrix (\"sp\", b x b), or the rows "
+      "The part of an activation b x ... that a metric compares, in float32: the Gram matrix (\"sp\", b x b), or the "
+      "rows "
       "(\"norm\", b x d).");
   module.def(
       "distance",

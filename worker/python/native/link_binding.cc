@@ -211,9 +211,10 @@ void DefineRequests(py::module_& module) {
           [](const Sampling& self) { return self.request.metric == worker::ActivationMetric::kSpLoss ? "sp" : "norm"; })
       .def_readonly("asked", &Sampling::asked);
   using Snapshot = Asked<worker::SnapshotRequest>;
-  py::class_<Snapshot>(module, "SnapshotRequest",
-                       "Take the weights of layer modules first_module..module, now. All ranks get it at the same "
-                       "step; `asked` says whether the controller waits for this rank's.")
+  py::class_<Snapshot>(
+      module, "SnapshotRequest",
+      "Take the weights of layer modules first_module..module at this step. All ranks get it at the same "
+      "step; `asked` says whether the controller waits for this rank's.")
       .def_property_readonly("module", [](const Snapshot& self) { return self.request.module.value(); })
       .def_property_readonly("first_module", [](const Snapshot& self) { return self.request.first_module.value(); })
       .def_property_readonly("version", [](const Snapshot& self) { return self.request.version; })
@@ -252,7 +253,7 @@ void DefineLink(py::module_& module) {
       .def("offer_reading", &OfferReading, "request"_a, "step"_a, "plasticity"_a, Unlocked())
       .def("offer_gradients", &OfferGradients, "request"_a, "step"_a, "mean_of_squares"_a, "square_of_mean"_a,
            "parts"_a, "samples"_a, "progress"_a = std::vector<double>(),
-           "What this rank knows of a step: see GradientReading in controller.proto, with parts of its own samples.",
+           "This rank's knowledge of a step: see GradientReading in controller.proto, with parts of its own samples.",
            Unlocked())
       .def("offer_snapshot", &OfferSnapshot, "request"_a, "module"_a, "step"_a, "tensors"_a, Unlocked())
       .def("commit", &Commit, "step"_a)

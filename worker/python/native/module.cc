@@ -76,7 +76,7 @@ void SetLogLevel(const std::string& text) {
 
 PYBIND11_MODULE(_native, module) {
   ConfigureLogging("egeria", LogLevel::kInfo);
-  module.doc() = "What the Python package runs on: the agent, the agreement of the ranks, the partition.";
+  module.doc() = "The C++ part of the Python package: the agent, the agreement of the ranks, the partition.";
   module.attr("built_for_torch") = std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);
   DefineAgreement(module);
   DefineTimeLedger(module);
@@ -93,7 +93,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("check_graph", &CheckGraph, "graph_json"_a,
              "Why the reference engine would refuse the graph, as far as can be told here; None if it would not.");
   module.def("reference_costs", &ReferenceCosts, "graph_json"_a, "weights"_a, "inputs"_a,
-             "What a controller on this machine would measure of each reference backend on a sample: (name, seconds, "
+             "The measurements that a controller on this machine would make of each reference backend: (name, seconds, "
              "noise, refusal), the float32 baseline last. `weights` are (name, tensor) pairs, `inputs` tensors of at "
              "least two samples, all on the host.");
   module.def(
@@ -107,7 +107,7 @@ PYBIND11_MODULE(_native, module) {
       "embedding_prefix"_a = 0, "The part of a training's time that a policy saves by the clock alone.");
   module.def("policies", &worker::DescribePolicies, "Every policy and its constants, as JSON.");
   module.def("check_policy_option", &worker::Misfit, "policy"_a, "constant"_a, "value_json"_a,
-             "What the value of a policy's constant must be, in words; None where this one fits.");
+             "The values that a policy's constant may have, in words; None where this one fits.");
   module.def("saved_before", &worker::SavedBefore, "step"_a, "changes"_a, "modules"_a, "step_shares"_a, "total_steps"_a,
              "The part of a training's time, 0..1, that was saved before `step` by (step, frozen prefix) changes.");
   module.def("reinvested_steps", &worker::ReinvestedSteps, "steps"_a, "saving"_a,

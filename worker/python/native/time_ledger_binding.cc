@@ -29,7 +29,7 @@ void DefineTimeLedger(pybind11::module_& module) {
       .def("net_share", &TimeLedger::NetShare)
       .def(
           "measuring_seconds", [](const TimeLedger& account) { return account.totals().measuring_seconds(); },
-          "Of the spent ones, for what a policy decides by.")
+          "The part of the spent ones that went into measurements for a policy.")
       .def("seconds_per_step", [](const TimeLedger& account) { return account.SecondsPerStep(); })
       .attr("CATEGORIES") = std::vector<std::string>(std::begin(spent_on::kAll), std::end(spent_on::kAll));
 }

@@ -102,7 +102,8 @@ void DefineWatches(py::module_& module) {
       .def(py::init<const std::vector<at::Tensor>&, size_t, size_t>(), "tensors"_a, "looks"_a = 256,
            "whole_bytes"_a = 0)
       .def("unchanged", &cache::ContentWatch::Unchanged, "again"_a = false,
-           "The next look at contents: at a part of each tensor that is dense in host memory, another one than before.")
+           "The next look at contents: at a part of each tensor that is dense in host memory, a different part each "
+           "time.")
       .def("in_place", &cache::ContentWatch::InPlace,
            "Whether all are where they were, with the same shapes and strides.")
       .def("touched", &cache::ContentWatch::Touched,

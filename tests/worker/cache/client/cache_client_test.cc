@@ -261,7 +261,7 @@ TEST_F(CacheClientTest, AnEntryThatDoesNotFitIntoTheSharedMemoryIsRefusedWithThe
     EXPECT_TRUE(client->Flush(absl::Seconds(20)));
   }
   const std::string log = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(log, HasSubstr("[ENTRY_TOO_LONG] what the frozen layers give for a sample takes 800"));
+  EXPECT_THAT(log, HasSubstr("[ENTRY_TOO_LONG] the activations of a sample take 800"));
   EXPECT_THAT(log, HasSubstr("such samples are computed"));
   EXPECT_EQ(log.find("[ENTRY_TOO_LONG]"), log.rfind("[ENTRY_TOO_LONG]")) << "it is said once";
   EXPECT_EQ(client->counters().refused, 2);

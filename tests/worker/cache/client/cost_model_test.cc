@@ -176,7 +176,7 @@ TEST(CostModelTest, IsSwitchedOffWhereTooMuchComesTooLate) {
   for (int number = 0; number < 100; ++number) used += pass(number, 8);
   EXPECT_LE(used, static_cast<int>(CostModel::kRemembered));
   EXPECT_EQ(model.state(), State::kOff);
-  EXPECT_THAT(model.estimates().reason, HasSubstr("came too late"));
+  EXPECT_THAT(model.estimates().reason, HasSubstr("late and missing samples included"));
   // Tried again and again, it takes ever fewer of the passes.
   used = 0;
   for (int number = 0; number < 20'000; ++number) used += pass(number, 8);
@@ -195,14 +195,14 @@ TEST(CostModelTest, IsSwitchedOffWhereKeepingTakesLongerThanComputing) {
     model.Filled(0.002);
   }
   EXPECT_EQ(used, static_cast<int>(CostModel::kEnough));
-  EXPECT_THAT(model.estimates().reason, HasSubstr("to keep what it gives 2.00 ms"));
+  EXPECT_THAT(model.estimates().reason, HasSubstr("to keep its result 2.00 ms"));
 }
 
 TEST(CostModelTest, WhatOthersSpendOnKeepingCountsToo) {
   CostModel model;
   model.SamplesRepeat(true);
   EXPECT_EQ(Fill(&model, 100, 0, 0.002, 0.001, 0.0015), static_cast<int>(CostModel::kEnough));
-  EXPECT_THAT(model.estimates().reason, HasSubstr("to keep what it gives 2.50 ms"));
+  EXPECT_THAT(model.estimates().reason, HasSubstr("to keep its result 2.50 ms"));
 }
 
 TEST(CostModelTest, ThreeEpochsWithoutAHitAreEnough) {
@@ -238,7 +238,7 @@ TEST(CostModelTest, EpochsOfFewHitsThatDoNotPayAreFruitless) {
     }
     EXPECT_EQ(model.Use(), pays);
     if (!pays) {
-      EXPECT_THAT(model.estimates().reason, HasSubstr("saved less than asking and keeping took"));
+      EXPECT_THAT(model.estimates().reason, HasSubstr("saved less time than the cache has taken"));
     }
   }
 }

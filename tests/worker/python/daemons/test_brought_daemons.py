@@ -205,7 +205,7 @@ def test_programs_are_found_beside_the_package(monkeypatch: pytest.MonkeyPatch, 
     elsewhere = tmp_path / "lib" / "python3" / "site-packages" / "egeria" / "_native.so"
     monkeypatch.setattr(_native, "__file__", str(elsewhere))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(FileNotFoundError, match="install egeria anew"):
+    with pytest.raises(FileNotFoundError, match="reinstall egeria"):
         job_daemons._program()
     (tmp_path / "bin").mkdir()
     shutil.copy("/bin/true", tmp_path / "bin" / "egeria-run")

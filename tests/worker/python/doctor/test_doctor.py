@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -116,7 +117,8 @@ def test_what_a_step_costs_from_the_cache_and_what_it_keeps_are_reported():
     assert report.savings[2].cached < report.savings[2].ratio
     assert report.loading is not None and report.loading.samples == 8 and report.loading.batch > 0
     text = str(report)
-    assert "18 KiB" in text and "144 KiB" in text and "32 B" in text and "To load a batch takes" in text
+    assert "18 KiB" in text and "144 KiB" in text and "32 B" in text and "Loading a batch takes" in text
+    assert re.search(r" \d+ % \(\d+ to \d+\) ", text)
 
 
 def test_what_the_script_has_frozen_has_a_row_of_its_own():

@@ -264,7 +264,7 @@ SCHEDULERS = {
     "each step": (lambda owner: torch.optim.lr_scheduler.CosineAnnealingLR(owner, 400), 1, None),
     "each epoch": (lambda owner: torch.optim.lr_scheduler.CosineAnnealingLR(owner, 40), 10, None),
     "constant": (lambda owner: torch.optim.lr_scheduler.LambdaLR(owner, lambda _: 1.0), 1, "[RATES_STAY_HIGH] "),
-    "plateau": (torch.optim.lr_scheduler.ReduceLROnPlateau, 0, "[RATES_UNKNOWN] nobody knows when a ReduceLROnPlateau"),
+    "plateau": (torch.optim.lr_scheduler.ReduceLROnPlateau, 0, "[RATES_UNKNOWN] a ReduceLROnPlateau does not tell"),
     "foreign": (Foreign, 1, "[RATES_UNKNOWN] the rates to come cannot be read from the scheduler, a Foreign"),
     "none": (lambda _: None, 0, "[RATES_UNKNOWN] attach() was given no scheduler"),
 }

@@ -224,7 +224,7 @@ def _live(reached: frozenset[int], flow: Dataflow, names: Sequence[str]) -> list
     leaks = [index for index in range(len(names)) if _inner(index) in reached]
     if leaks:
         name = names[leaks[0]]
-        raise Refused("KEEPS_STATE", f"what '{name}' computes inside is used past its output", name)
+        raise Refused("KEEPS_STATE", f"a value inside '{name}' is used past its output", name)
     live = sorted(mark for mark in used if mark >= 0)
     if not live:
         raise Refused("NOT_CALLED", "no result comes from the frozen layers")

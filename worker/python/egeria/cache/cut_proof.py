@@ -53,7 +53,7 @@ class Proof:
         independence = RowIndependence(self.compute, self.call, self.crossing, self.cut.decides)
         if not independence.holds:
             raise Refused(
-                "BATCH_DEPENDENT", "what is computed for a sample depends on its place in the batch or on the others"
+                "BATCH_DEPENDENT", "the result for a sample depends on its place in the batch or on the other samples"
             )
         return independence
 

@@ -119,13 +119,13 @@ class ModuleFingerprint:
         if not self._weights.unchanged():
             now = self._look_at_weights()
             if (changed := self._weights.difference(now)) is not None:
-                raise Refused("WEIGHTS_CHANGED", f"'{changed}' is frozen, and is not what it was")
+                raise Refused("WEIGHTS_CHANGED", f"frozen '{changed}' has changed")
             self._weights = now
         if not self._attributes.unchanged(patches):
             now = self._look_at_attributes(patches)
             if (changed := self._attributes.difference(now)) is not None:
                 _, kind, name = changed
-                raise Refused("SETTING_CHANGED", f"an attribute of the model is not what it was: {name} of a {kind}")
+                raise Refused("SETTING_CHANGED", f"an attribute of the model has changed: {name} of a {kind}")
             self._attributes = now
         if not self._named.unchanged():
             now = self._look_at_names()

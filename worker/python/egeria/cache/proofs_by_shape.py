@@ -274,8 +274,8 @@ class Proofs:
         if not found and not lengths.told:
             lengths.told = True
             _logger.info(
-                "egeria: what is kept of a text that was padded to %d tokens is of use at that length only: other ones "
-                "change its last bits. Pad to multiples of 16 (pad_to_multiple_of=16), so that lengths come again",
+                "egeria: the cache serves texts that were padded to %d tokens at that length only, since other lengths "
+                "change their last bits. Pad to multiples of 16 (pad_to_multiple_of=16), so that lengths come again",
                 padding.longest,
             )
         return found

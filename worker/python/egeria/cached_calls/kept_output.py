@@ -52,7 +52,7 @@ class KeptOutput:
                 raise Refused(
                     "BATCH_NOT_FIRST",
                     f"a tensor of shape {tuple(tensor.shape)} among the results has no row for each of the "
-                    f"{call.batch} samples; let keep= pick what has",
+                    f"{call.batch} samples; let keep= pick tensors that have",
                 )
             self.specs.append(TensorSpec(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device))
         if not kept:
@@ -66,7 +66,7 @@ class KeptOutput:
         """
         leaves, structure, kept = _read(value, call)
         if leaves != self._leaves or structure != self._structure:
-            raise Refused("OUTPUT_DIFFERS", "what belongs to no sample among the results is not always the same")
+            raise Refused("OUTPUT_DIFFERS", "results that belong to no sample are not always the same")
         return kept
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:

@@ -312,8 +312,7 @@ class SampleMemory:
         """A sample has come as another one."""
         self._outdated = self._outdated or self.off is None
         self.turn_off(
-            f"sample {index} is another one than before; leave skip_loading out, or let an index name the same sample "
-            "for ever"
+            f"sample {index} has changed; leave skip_loading out, or let an index always name the same sample"
         )
 
     def was_outdated(self) -> bool:

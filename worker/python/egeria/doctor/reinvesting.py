@@ -48,8 +48,8 @@ def reinvest(
         if report is None or not report.savings:
             raise EgeriaError(
                 "NO_PLAN",
-                "what a frozen prefix saves is not known; give what egeria.doctor() reports with an example batch, or "
-                "`saving`",
+                "the saving of a frozen prefix is not known; give the report of egeria.doctor() on an "
+                "example batch, or `saving`",
             )
         if config.policy == "auto" and len(rates) < 2:
             raise EgeriaError(

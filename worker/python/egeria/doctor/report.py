@@ -127,8 +127,8 @@ class Report:
             ]
         if any(module.backends for module in self.modules):
             lines += [
-                "  time: of the fastest backend on one thread here, over float32 operator by operator; it is taken",
-                "  once its noise is under a tenth of the plasticity",
+                "  The time is that of the fastest backend on one thread here, as a share of plain float32's. The",
+                "  backend is used once its noise is under a tenth of the plasticity.",
             ]
         for reason in dict.fromkeys(module.reason for module in self.modules if module.reason):
             numbers = ", ".join(str(i) for i, module in enumerate(self.modules) if module.reason == reason)
@@ -148,15 +148,16 @@ class Report:
         rows = []
         for saving in self.savings:
             row = [str(saving.frozen_prefix), f"{saving.frozen_share:.1%}"]
-            row += [f"{saving.ratio:.2f} [{saving.least:.2f}, {saving.most:.2f}]"]
-            row += ["-" if ratio is None else f"{ratio:.2f}" for ratio in (saving.fused, saving.cached)]
+            row += [f"{_percent(saving.ratio)} ({100 * saving.least:.0f} to {100 * saving.most:.0f})"]
+            row += ["-" if ratio is None else _percent(ratio) for ratio in (saving.fused, saving.cached)]
             row += [_size(saving.sample_bytes)]
             row += [_size(saving.sample_bytes, samples)] * (samples is not None)
             rows.append(row)
         lines = [
-            "Forward and backward with the first k layer modules frozen, over nothing frozen (median [least, most]),",
-            "with frozen layers as they are, in inference form (frozen_forward='fused'), and from the cache once an",
-            "epoch has filled it. And what the cache keeps of a sample:",
+            "The time of forward and backward with the first k layer modules frozen, as a share of the time with",
+            "nothing frozen: the median (least to most). Frozen layers run as they are, in inference form",
+            "(frozen_forward='fused'), or come from the cache once an epoch has filled it. The last columns are the",
+            "bytes that the cache keeps:",
             *_table(head, rows),
         ]
         for reason in dict.fromkeys(saving.reason for saving in self.savings if saving.reason):
@@ -165,16 +166,21 @@ class Report:
         return lines
 
     def _loading(self, loading: Loading) -> list[str]:
-        lines = [f"To load a batch takes {loading.batch:.2f} of a step's time."]
+        lines = [f"Loading a batch takes {_percent(loading.batch)} of a step's time."]
         cached = [saving for saving in self.savings if saving.cached is not None]
         best = min(cached, key=lambda saving: saving.cached, default=None)
         if best is not None and loading.batch > _MUCH and best.cached < loading.batch:
             lines += [
-                f"  From the cache a step takes {best.cached:.2f} with k = {best.frozen_prefix}: then loading decides.",
-                "  Where a sample's index always names the same sample, egeria.data.wrap(loader, skip_loading=True)",
+                f"  From the cache a step takes {_percent(best.cached)} with k = {best.frozen_prefix}, so that loading "
+                "decides.",
+                "  If a sample's index always names the same sample, egeria.data.wrap(loader, skip_loading=True)",
                 "  leaves most of it out.",
             ]
         return lines
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.0f} %"
 
 
 def _size(bytes_: int | None, times: int | None = 1) -> str:
@@ -189,7 +195,7 @@ def _size(bytes_: int | None, times: int | None = 1) -> str:
 def _place(module: ModuleReport) -> list[str]:
     """Where the reference model runs and by which backend, its time and its noise."""
     if module.backends and (best := module.backends[0]).ratio is not None:
-        return [f"controller, {best.name}", f"{best.ratio:.2f}", f"{best.noise:.0e}"]
+        return [f"controller, {best.name}", _percent(best.ratio), f"{best.noise:.0e}"]
     return [{CONTROLLER: "controller", WORKER: "training process, bf16", UNKNOWN: "?"}[module.reference], "", ""]
 
 

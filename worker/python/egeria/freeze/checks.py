@@ -133,7 +133,7 @@ def _check_modules(modules: Sequence[LayerModule]) -> None:
     if not any(parameter.requires_grad for module in modules for _, parameter in module.parameters()):
         raise EgeriaError(
             "NOTHING_TRAINABLE",
-            "no parameter requires a gradient; call requires_grad_(True) on what is to train, before attach()",
+            "no parameter requires a gradient; call requires_grad_(True) on the layers to train, before attach()",
         )
     if not any(parameter.requires_grad for _, parameter in modules[-1].parameters()):
         raise EgeriaError(
@@ -207,7 +207,7 @@ def check_optimizer(optimizer: object) -> None:
     if isinstance(optimizer, torch.optim.LBFGS):
         raise EgeriaError(
             "LBFGS",
-            "LBFGS moves all parameters along past gradients, also those that have none now; use SGD, Adam or another "
+            "LBFGS moves parameters along past gradients, even if they have no gradient; use SGD, Adam or another "
             "optimizer that skips parameters without a gradient",
         )
 

@@ -81,7 +81,7 @@ class Keeper:
             self._take(changed)
             self._tell(
                 "[FROZEN_WEIGHTS_WRITTEN] the script has written to parameters of frozen layers, "
-                f"'{changed[0].name}' for one; they stay frozen, with what they hold now"
+                f"'{changed[0].name}' for one; they stay frozen with their new values"
             )
         if self._steps > _STEPS_OF_A_TRIAL and not self._is_small:
             for kept in self._kept:
@@ -149,7 +149,7 @@ class Keeper:
             self.own_buffers = True
             self._tell(
                 "[FROZEN_BUFFERS_WRITTEN] the script, or a forward pass in evaluation mode, has written to buffers of "
-                "frozen layers; they stay as they are now, and the ranks do not compare them while this is frozen"
+                "frozen layers; they keep their new values, and the ranks do not compare them until the next switch"
             )
 
 

@@ -324,7 +324,7 @@ class Switcher:
         if names:
             self._tell(
                 f"the script has set requires_grad=False, as it had read it, for {len(names)} frozen parameters, such "
-                f"as '{min(names)}'; they train again. Set it anew where they are to stay frozen"
+                f"as '{min(names)}'; they train again. Set it once more if they are to stay frozen"
             )
 
     def are_identical(self) -> bool | None:

@@ -50,7 +50,7 @@ _OF_SCOPE = {"LOAD_NAME", "LOAD_GLOBAL"}
 def reader_of_gradients(model: nn.Module) -> str | None:
     """Says what may read the gradients of any parameter, for people; None: nothing does."""
     if hasattr(sys, "ps1") or "get_ipython" in vars(sys.modules["builtins"]):
-        return "what is typed next in this interactive session may read them"
+        return "the next lines of this interactive session may read them"
     search = _Search(ahead_only=False)
     for module in model.modules():
         search.enter(type(module))

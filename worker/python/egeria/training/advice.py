@@ -45,8 +45,8 @@ def _of_rates(target: LinkTarget, schedule: ScheduleClock) -> Iterator[str]:
         return
     if rates and rates[-1] > _HIGH * sum(rates) / len(rates):
         yield (
-            f"[RATES_STAY_HIGH] by its scheduler the learning rate ends at {rates[-1]:.3g}, which is over half of its "
-            f"mean: 'auto' freezes nothing that has as much left to learn; choose a schedule that falls, {instead}"
+            f"[RATES_STAY_HIGH] the schedule ends at a learning rate of {rates[-1]:.3g}, over half of its mean: layers "
+            f"learn until the end, and 'auto' freezes nothing; choose a schedule that falls, {instead}"
         )
     elif scheduler is None:
         given = "scheduler" if target.total_steps else "scheduler and total_steps"
@@ -56,8 +56,8 @@ def _of_rates(target: LinkTarget, schedule: ScheduleClock) -> Iterator[str]:
         )
     elif isinstance(scheduler, ReduceLROnPlateau):
         yield (
-            "[RATES_UNKNOWN] nobody knows when a ReduceLROnPlateau will lower the rate, so 'auto' freezes once the "
-            f"rate has fallen far; where that is too late, choose a schedule of the number of steps, {instead}"
+            "[RATES_UNKNOWN] a ReduceLROnPlateau does not tell when it will lower the rate, so 'auto' freezes once the "
+            f"rate has fallen far; if that is too late, choose a schedule over the number of steps, {instead}"
         )
     elif not schedule.is_readable:
         yield (

@@ -223,7 +223,7 @@ class FollowedTraining:
             self._go_on(lambda: (self._thaw_if_moved(self.link.missed), self._agree(self.link.agree_alone)))
         if self._thaws:
             self._thaws = False
-            with self.tell.guard("what is frozen stays so"):
+            with self.tell.guard("frozen layers stay frozen"):
                 self._switch(0)
         self._divergence.stop_if_due()
 
@@ -367,7 +367,7 @@ class FollowedTraining:
             return
         consequence = "nothing is frozen until one is"
         if self.switcher.prefix > 0 and (at_pass or self.switcher.group is None):
-            consequence = "what was frozen trains again, and nothing freezes from here on"
+            consequence = "frozen layers train again, and nothing freezes from here on"
             self._lost = True
             self._switch(0)
             self.link.drop()

@@ -197,7 +197,7 @@ def _program() -> str:
         if (program := folder / "bin" / "egeria-run").is_file():
             return str(program)
     if (found := shutil.which("egeria-run")) is None:
-        raise FileNotFoundError("egeria-run is neither beside the package nor in PATH; install egeria anew")
+        raise FileNotFoundError("egeria-run is neither beside the package nor in PATH; reinstall egeria")
     return found
 
 

@@ -118,7 +118,7 @@ class SessionLink:
                 return self._postpone(target.state.step)
         except EgeriaError as error:
             if error.name == "NO_PASSES" and not self._probing:
-                error = EgeriaError("NO_LINK", "what the model is called with cannot be copied")
+                error = EgeriaError("NO_LINK", "the model's inputs cannot be copied")
             self._tell("this training is not watched", error)
             self.why_idle = f"this training is not watched: {error}"
         self.is_wanted = False

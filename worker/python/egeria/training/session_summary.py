@@ -141,7 +141,7 @@ def summary_line(numbers: dict[str, Any], why: str, whose: str = "") -> str:
         )
         parts.append(f"{what}{': ' if why else ''}{why}")
     elif saved is None or net is None:
-        parts.append(f"{took}, what was saved cannot be told")
+        parts.append(f"{took}, the saved time is unknown")
     else:
         share = f" ({100 * net:.0f} % of the time)" if net > 0 else ""
         parts.append(f"saved about {_seconds(saved)}, {took}{share}")

@@ -77,7 +77,7 @@ class Untrained:
     def begin_pass(self) -> None:
         """A training forward pass is about to begin."""
         if self.ids:
-            with self._tell.guard("what no optimizer holds cannot be followed"):
+            with self._tell.guard("parameters that no optimizer holds cannot be followed"):
                 self._follow()
             if self._watch is not None:
                 self._watch.begun = True
@@ -133,7 +133,7 @@ class Untrained:
 
     def _take(self, ids: set[int]) -> None:
         """An optimizer has these. The script does so on all ranks before the same pass."""
-        with self._tell.guard("what an optimizer has got does not train"):
+        with self._tell.guard("parameters that an optimizer has got do not train"):
             if self._watch is not None:
                 self._watch.forget(ids)
             self._wake([value for value in self._off if id(value) in ids])
