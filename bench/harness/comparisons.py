@@ -22,6 +22,11 @@ STOP = "stop"
 # The controls that are runs of their own, in a policy's share of the plain run's steps.
 RUN_CONTROLS = tuple(kind for kind in Kind if kind.value in ("short", "horizon", "drop", "drop-raised"))
 
+# Runs of these kinds take as many steps as the plain run, and are stopped at the policy's time.
+_STOPPED = ("decay",)
+# Where a control of this kind would be one of another kind, it is not run.
+_STANDS_FOR = {"horizon": "short"}
+
 # 95 % quantiles of Student's t, by degrees of freedom from 1 on. For more than ten the tenth is taken, which makes
 # intervals a little too wide.
 _STUDENT_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
@@ -105,6 +110,7 @@ class Row:
       gain: quality over the plain run's, in the quality's unit.
       relative: the same as a share of the plain run's quality.
       ratio: training time over the plain run's.
+      processor: as `ratio`, of processor time, with the cache's; None where not all records have it.
       plain: final quality of the plain runs of its seeds, in the quality's unit.
       frozen: share of the parameters frozen, averaged over the steps.
       reached: time to the plain run's final quality over that of the plain run itself, where it was reached.
@@ -122,6 +128,7 @@ class Row:
     gain: Spread
     relative: Spread
     ratio: Spread
+    processor: Spread | None
     plain: Spread
     frozen: float
     reached: Spread | None
@@ -251,6 +258,7 @@ def row(runs: Group, label: str, quality: Quality) -> Row | None:
         Spread.of(gains),
         _relative(gains, pairs, quality),
         Spread.of([record["seconds"] / plain["seconds"] for record, plain in pairs]),
+        _processor(pairs),
         plain_runs,
         statistics.fmean(record["frozen_share"] for record, _ in pairs),
         _reached(pairs, quality, 0.0),
@@ -281,15 +289,17 @@ def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
     pairs = _pairs(runs, label)
     if not pairs:
         return []
-    stopped = [
-        (quality_at(plain, quality, one["seconds"]), min(one["seconds"], plain["seconds"])) for one, plain in pairs
-    ]
-    found = [_duel(label, STOP, pairs, stopped, quality)]
+    found = [_duel(label, STOP, pairs, [_stopped(plain, record, quality) for record, plain in pairs], quality)]
     for kind in RUN_CONTROLS:
         controls = [_control_of(runs, kind, record, plain) for record, plain in pairs]
         if None not in controls:
             ends = [(control["final"], control["seconds"]) for control in controls]
             found.append(_duel(label, kind.value, pairs, ends, quality))
+    for kind in _STOPPED:
+        controls = [_first_of(runs, kind, record["seed"]) for record, _ in pairs]
+        if None not in controls:
+            ends = [_stopped(control, record, quality) for control, (record, _) in zip(controls, pairs)]
+            found.append(_duel(label, kind, pairs, ends, quality))
     return found
 
 
@@ -317,7 +327,22 @@ def _control_of(runs: Group, kind: Kind, record: Record, plain: Record) -> Recor
     share = control_share(record["seconds"] / plain["seconds"])
     if share >= 1:
         return plain
-    return runs.others.get(f"{kind.value} {share:.2f}", {}).get(record["seed"])
+    names = [kind.value]
+    if any(_first_of(runs, kind.value, seed) for seed in runs.plain):
+        names += [_STANDS_FOR.get(kind.value, kind.value)]
+    found = (runs.others.get(f"{name} {share:.2f}", {}).get(record["seed"]) for name in names)
+    return next((control for control in found if control is not None), None)
+
+
+def _first_of(runs: Group, kind: str, seed: int) -> Record | None:
+    """A run of this kind and seed."""
+    return next((seeds[seed] for seeds in runs.others.values() if seed in seeds and seeds[seed]["kind"] == kind), None)
+
+
+def _stopped(control: Record, record: Record, quality: Quality) -> tuple[float, float]:
+    """The score and the seconds of a control that is stopped when the record's training was over."""
+    seconds = min(record["seconds"], control["seconds"])
+    return quality_at(control, quality, seconds), seconds
 
 
 def _duel(
@@ -419,6 +444,17 @@ def _account(pairs: Sequence[tuple[Record, Record]]) -> float | None:
             return None
         shares.append((summary["saved_seconds"] - sum(summary["spent_seconds"].values())) / plain["seconds"])
     return statistics.fmean(shares)
+
+
+def _processor(pairs: Sequence[tuple[Record, Record]]) -> Spread | None:
+    """Processor time of a rank, with its share of the cache's, over that of the plain run."""
+    if not all("processor_seconds" in record for pair in pairs for record in pair):
+        return None
+
+    def cost(record: Record) -> float:
+        return record["processor_seconds"] + (record.get("cache") or {}).get("processor_seconds", 0.0) / record["ranks"]
+
+    return Spread.of([cost(record) / cost(plain) for record, plain in pairs])
 
 
 def _watching(pairs: Sequence[tuple[Record, Record]]) -> float | None:

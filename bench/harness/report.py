@@ -258,9 +258,9 @@ def _all_runs(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
     lines = [
         "## All runs",
         "",
-        f"| run | seeds | quality against plain, {quality.unit} | worst seed | time saved | least to most | by its own "
-        "account | frozen | time to plain's quality | less noise | own steps |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        f"| run | seeds | quality against plain, {quality.unit} | worst seed | time saved | least to most | of "
+        "processor time | by its own account | frozen | time to plain's quality | less noise | own steps |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for found in rows:
         part = found.ratio.complement
@@ -268,17 +268,20 @@ def _all_runs(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
             f"| {_name(found)} | {found.gain.count} | {in_unit(found.gain, quality)} | "
             f"{plain_number(found.gain.least, unit_digits(quality), sign=True)} | {saved(found, 1)} | "
             f"{plain_number(100 * part.least, 1)} to {plain_number(100 * part.most, 1)} % | "
+            f"{'-' if found.processor is None else percents(found.processor.complement, 1)} | "
             f"{_share(found.account)} | {_share(found.frozen)} | {_reached(found.reached, found)} | "
             f"{_reached(found.reached_noise, found)} | {100 * found.own:.0f} % |"
         )
     return [
         *lines,
         "",
-        f"`early` freezes {share:.0%} of the layer modules at {at:.0%} of the steps. `short` has the "
-        "whole schedule in the share of the steps that its name says. `drop` leaves as many steps out where rates are "
-        "low. The account is the session's own: what freezing saved, less what it cost. Frozen is the share of the "
-        "parameters, averaged over the steps. The time to plain's quality is a share of the time that the plain run "
-        "takes to get there. Brackets say how many seeds got there. Less noise means: to that quality less the "
+        f"`early` freezes {share:.0%} of the layer modules at {at:.0%} of the steps. `short` has the whole schedule in "
+        "the share of the steps that its name says. `drop` leaves as many steps out where rates are low. `horizon` is "
+        "`short` at its own best rate, and `drop-raised` is `drop` at raised rates. `decay` has rates that get smaller "
+        "towards the front, and `sweep` has other rates throughout. Processor time is that of a rank with its share of "
+        "the cache's. The account is the session's own: what freezing saved, less what it cost. Frozen is the share of "
+        "the parameters, averaged over the steps. The time to plain's quality is a share of the time that the plain "
+        "run takes to get there. Brackets say how many seeds got there. Less noise means: to that quality less the "
         "deviation of the plain runs.",
     ]
 
@@ -315,18 +318,24 @@ def _policy(runs: Group, label: str) -> str:
 
 def _decisions(runs: Group) -> list[str]:
     lines = [
-        "| run | seed | modules frozen, from step | last decision, at step | its reason |",
-        "|---|---|---|---|---|",
+        "| run | seed | modules frozen, from step | passes skipped by the cache | last decision at | reason |",
+        "|---|---|---|---|---|---|",
     ]
     for label, seeds in runs.others.items():
         for seed, record in sorted(seeds.items()):
             if record["kind"] == Kind.POLICY:
                 last = record["decisions"][-1] if record["decisions"] else None
                 lines.append(
-                    f"| `{label}` | {seed} | {_switches(record) or 'nothing'} | "
+                    f"| `{label}` | {seed} | {_switches(record) or 'nothing'} | {_skipped(record)} | "
                     + ("| |" if last is None else f"{last['step']:,} | `{last['reason']}` |")
                 )
     return [*lines, ""] if len(lines) > 2 else []
+
+
+def _skipped(record: Record) -> str:
+    """How many of the passes with frozen layers the cache has made unnecessary."""
+    cache = record.get("cache") or {}
+    return f"{cache['passes_skipped']:,} of {cache['passes']:,}" if cache.get("passes") else ""
 
 
 def _switches(record: Record) -> str:

@@ -15,6 +15,7 @@ CONTROLS = {
     "drop": "to leave out late steps",
     "drop-raised": "to leave out late steps at raised rates",
     "horizon": "a shorter schedule at its own best rate",
+    "decay": "to stop a run with layer-wise rate decay",
 }
 
 

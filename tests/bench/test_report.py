@@ -165,6 +165,21 @@ def test_a_control_that_not_all_seeds_have_is_none():
     assert "(`drop`)" in summary(group(*entries), LOSS)[0]
 
 
+def test_layer_wise_decay_is_stopped_at_the_policys_time():
+    entries = [plain(0, 0.2), record("auto", 0, 0.19, 75), record("decay 0.9", 0, 0.1, 100, "decay")]
+    by_control = {duel.control: duel for duel in comparisons.duels(group(*entries), "auto", LOSS)}
+    assert by_control["decay"].gain.mean == pytest.approx(1 - 0.9 * 0.75 - 0.19)
+    assert by_control["decay"].control_ratio.mean == pytest.approx(0.75)
+
+
+def test_where_a_shorter_schedule_has_no_better_rate_it_stands_for_the_horizon(monkeypatch: pytest.MonkeyPatch):
+    entries = auto_with_controls(0.2, 0.22, 0.24)
+    assert "horizon" not in {duel.control for duel in comparisons.duels(group(*entries), "auto", LOSS)}
+    entries.append(record("horizon 0.90", 0, 0.21, 90, "horizon"))
+    duels = {duel.control: duel for duel in comparisons.duels(group(*entries), "auto", LOSS)}
+    assert duels["horizon"].gain.mean == pytest.approx(0.015)
+
+
 def test_what_saves_nothing_is_compared_with_plain():
     runs = group(plain(0, 0.2), record("auto", 0, 0.21, 100))
     assert [duel.gain.mean for duel in comparisons.duels(runs, "auto", LOSS)] == [pytest.approx(-0.01)] * (
@@ -274,6 +289,16 @@ def test_it_says_which_time_is_a_runs_own_and_estimates_what_watching_took_befor
     assert comparisons.row(runs, "plasticity", LOSS).watching is None
     report = task_report(runs, LOSS)
     assert "and the last 30 % of the steps are its own. To be watched up to there would have cost about 2.1 %" in report
+
+
+def test_processor_time_has_the_caches_in_it_and_is_told_where_all_records_have_it():
+    cache = {"passes": 40, "passes_skipped": 30, "processor_seconds": 10.0}
+    cached = record("auto", 0, 0.2, 90, processor_seconds=60.0, cache=cache)
+    runs = group({**plain(0), "processor_seconds": 100.0}, cached)
+    assert comparisons.row(runs, "auto", LOSS).processor.mean == pytest.approx(0.65)
+    assert "| 35.0 % (one seed) |" in task_report(runs, LOSS)
+    assert "| 30 of 40 |" in task_report(runs, LOSS)
+    assert comparisons.row(group(plain(0), cached), "auto", LOSS).processor is None
 
 
 def test_it_says_which_rows_mix_versions_and_machines():
