@@ -80,10 +80,11 @@ void AddApplication(JobFile* job, Table* table) {
   Matches(name, kNamePattern, kNameWords);
   auto& application = job->application;
   table->Add("application.command", &application.command,
-             "The program that every rank runs, with its arguments; this or application.script is given.");
+             "The program that every rank runs, with its arguments. Either this or application.script is given.");
   table->Add("application.script", &application.script, "The Python script that every rank runs.");
-  table->Add("application.arguments", &application.arguments,
-             "The arguments of the script or the program; {data}, {output} and {checkpoints} stand for the folders.");
+  table->Add(
+      "application.arguments", &application.arguments,
+      "The arguments of the script or the program, in which {data}, {output} and {checkpoints} stand for the folders.");
   Matches(table->Add("application.environment", &application.environment, "Variables of the training's environment."),
           kVariablePattern, "letters, digits and underscores");
   table->AddFolder("application.folder", &application.folder, "The folder in which the training runs.");
@@ -93,48 +94,48 @@ void AddApplication(JobFile* job, Table* table) {
 
 void AddDataAndResources(JobFile* job, Table* table) {
   table->AddFolders("data.folders", &job->data.folders,
-                    "Folders that the training only reads; {data} is the first of them.");
+                    "Folders that the training only reads, the first of which is {data}.");
   table->Add("data.stage", &job->data.stage, "Each node copies the folders to its own disk before the training.");
   auto& resources = job->resources;
-  table->AddCount("resources.nodes", &resources.nodes, 1, 4096, "How many machines the job takes.");
+  table->AddCount("resources.nodes", &resources.nodes, 1, 4096, "The number of machines that the job takes.");
   table->AddCount("resources.ranks_per_node", &resources.ranks_per_node, 1, 256,
-                  "How many training processes each node runs.");
-  table->AddCount("resources.gpus_per_node", &resources.gpus_per_node, 0, 256, "How many GPUs each node gives.");
+                  "The number of training processes on each node.");
+  table->AddCount("resources.gpus_per_node", &resources.gpus_per_node, 0, 256, "The number of GPUs on each node.");
   table->AddCount("resources.cpus_per_rank", &resources.cpus_per_rank, 1, 1024,
-                  "How many processor cores each rank gets, which is its number of compute threads as well.");
-  table->Add("resources.memory_per_node", &resources.memory_per_node, "The memory of each node; 0 leaves it open.");
-  table->Add("resources.time_limit", &resources.time_limit, "How long one run of the job may take; 0 sets no limit.");
+                  "The number of processor cores of each rank, which is its number of compute threads as well.");
+  table->Add("resources.memory_per_node", &resources.memory_per_node, "The memory of each node (0 leaves it open).");
+  table->Add("resources.time_limit", &resources.time_limit,
+             "The time that one run of the job may take (0 sets no limit).");
 }
 
 void AddEgeria(JobFile* job, Table* table) {
   auto& egeria = job->egeria;
-  table->AddChoice(
-      "egeria.policy", &egeria.policy,
-      {"auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule", "snr", "none"},
-      "The policy, which decides when layers freeze (docs/reference/policies.md). Without it the training chooses.");
+  table->AddChoice("egeria.policy", &egeria.policy,
+                   {"auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule", "snr", "none"},
+                   "The policy (docs/reference/policies.md), in place of the one that the training itself names.");
   table->Add("egeria.options", &egeria.options,
              "Constants of the policy, by their names (docs/reference/policies.md).");
-  table->Add("egeria.budget", &egeria.budget, "The part of the time to save; 0 leaves that to the policy.");
+  table->Add("egeria.budget", &egeria.budget, "The part of the time to save (0 leaves that to the policy).");
   table->Add("egeria.observe", &egeria.observe, "Egeria decides and reports, but freezes nothing.");
   table->Add("egeria.controller", &egeria.controller,
              "The job's controller: own starts one with the job, none trains without, and unix:/path or host:port is "
              "one that runs.");
   table->Add("egeria.cache", &egeria.cache,
-             "Where each node keeps what frozen modules give: a folder on its own disk, default or none.");
+             "The cache of each node: a folder on its own disk, default for the user's folder, or none.");
   table->Add("egeria.cache_quota", &egeria.cache_quota,
-             "The bytes that the cache may take on each node; 0 is its default.");
+             "The disk space of the cache on each node (0 is the cache's default).");
   auto& checkpoints = job->checkpoints;
   table->AddFolder("checkpoints.folder", &checkpoints.folder,
-                   "Where the training writes its checkpoints and looks for one when it starts.");
+                   "The folder in which the training writes its checkpoints, and looks for one when it starts.");
   table->AddChoice("checkpoints.signal", &checkpoints.signal, {"USR1", "USR2", "TERM", "none"},
                    "The signal by which every rank learns that the time limit is near.");
   table->Add("checkpoints.signal_before", &checkpoints.signal_before,
-             "How long before the time limit the signal comes.");
+             "The time between the signal and the time limit.");
   table->AddCount("checkpoints.restarts", &checkpoints.restarts, 0, 10000,
-                  "How often Slurm starts a job again that its time limit has ended.");
+                  "The number of times that Slurm starts a job again after its time limit.");
   table
       ->AddFolder("output.folder", &job->output.folder,
-                  "Where the job's log and its state lie; every node sees this folder.")
+                  "The folder of the job's log and its state, which every node sees.")
       .required = true;
 }
 
@@ -153,9 +154,9 @@ void AddEngines(JobFile* job, Table* table) {
   table->Add("kubernetes.image", &kubernetes.image,
              "The container image that has the training, torch and Egeria's programs.");
   table->Add("kubernetes.controller_image", &kubernetes.controller_image,
-             "The container image of egeria-controller; empty: kubernetes.image.");
+             "The container image of egeria-controller, in place of kubernetes.image.");
   Matches(table->Add("kubernetes.claims", &kubernetes.claims,
-                     "Persistent volume claims by the folder where they are mounted; the job's folders lie in them."),
+                     "Persistent volume claims, in which the job's folders lie, by the folder where they are mounted."),
           "/.+", "an absolute folder");
   Matches(table->Add("kubernetes.runtime", &kubernetes.runtime, "The ClusterTrainingRuntime of a TrainJob."),
           kNamePattern, kNameWords);
@@ -180,14 +181,14 @@ std::vector<Field> JobFields(JobFile* job) {
 
 const TextMap& SectionHelp() {
   static const auto& help = *new TextMap{
-      {"application", "What is trained."},
-      {"data", "What the training reads."},
-      {"resources", "What the training runs on."},
-      {"egeria", "What Egeria does beside it."},
-      {"checkpoints", "How the training goes on after its time limit."},
-      {"output", "Where the results go."},
-      {"slurm", "What only Slurm needs to know."},
-      {"kubernetes", "What only Kubernetes needs to know."},
+      {"application", "This section names the training."},
+      {"data", "This section names the data."},
+      {"resources", "This section asks for machines."},
+      {"egeria", "This section sets up Egeria."},
+      {"checkpoints", "This section says how the training goes on after its time limit."},
+      {"output", "This section names the place of the results."},
+      {"slurm", "This section is for Slurm alone."},
+      {"kubernetes", "This section is for Kubernetes alone."},
   };
   return help;
 }

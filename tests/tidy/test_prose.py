@@ -11,7 +11,6 @@ NOT_YET = (
     # Guides
     # Reference
     "docs/reference/compatibility.md",
-    "docs/reference/job-file.md",
     # Internals and the pages for contributors
 )
 

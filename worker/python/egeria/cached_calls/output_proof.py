@@ -211,17 +211,15 @@ class _State:
                 if key not in before or key not in now or not _unchanged(before[key], now[key]):
                     raise Refused(
                         "KEEPS_STATE",
-                        f"a call sets '{key}' of {type(module).__name__}{f' {name!r}' if name else ''}, which one that "
-                        "is served does not",
+                        f"a call sets '{key}' of {type(module).__name__}{f' {name!r}' if name else ''}, and a served "
+                        "call would not",
                     )
         for container, before in zip(self._containers, self._contents):
             after = list(_flat(container))
             if len(after) != len(before) or not all(map(_unchanged, before, after)):
-                raise Refused(
-                    "KEEPS_STATE", "a call adds to a container of the network, which one that is served does not"
-                )
+                raise Refused("KEEPS_STATE", "a call adds to a container of the network, and a served call would not")
         if not all(same(tensor.detach(), before) for tensor, before in self._tensors):
-            raise Refused("KEEPS_STATE", "a call writes to a buffer of the network, which one that is served does not")
+            raise Refused("KEEPS_STATE", "a call writes to a buffer of the network, and a served call would not")
 
 
 def _tables_of(module: nn.Module) -> list[tuple[str, dict[str, Any]]]:

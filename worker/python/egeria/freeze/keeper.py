@@ -95,9 +95,9 @@ class Keeper:
             return
         self.moved = self.moved or changed[0].name
         self._tell(
-            f"[OPTIMIZER_MOVES_FROZEN] an optimizer has moved '{self.moved}', a frozen parameter without a gradient; "
-            "once all ranks know it everything trains again, and nothing freezes from there on. Give weight decay, "
-            "momentum and averages to parameters with a gradient only, as the optimizers of torch do"
+            f"[OPTIMIZER_MOVES_FROZEN] an optimizer has moved '{self.moved}', a frozen parameter without a gradient. "
+            "All layers train again as soon as all ranks know it, and nothing freezes from there on. Give weight "
+            "decay, momentum and averages only to parameters with a gradient, as the optimizers of torch do"
         )
         for kept in changed:
             if kept.copy is not None:

@@ -80,7 +80,7 @@ def trace(shadow: Shadow, leaves: Sequence[Any], structure: Any) -> Trace:
     if _versions(shadow.model.buffers()) != buffers:
         raise Refused("KEEPS_STATE", "it changes a buffer")
     if _versions(tensors) != versions:
-        raise Refused("WRITES_INPUT", "it writes to what it is called with")
+        raise Refused("WRITES_INPUT", "it writes to its input")
     for node in module.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
             if not _is_without_dropout(node):

@@ -186,9 +186,9 @@ class Untrained:
             self._trains_by_hand()
         elif verdict == _USED:
             self._tell(
-                f"[PARAMETER_WITHOUT_OPTIMIZER] {what} ask for gradients and are in no optimizer: they count as frozen "
-                f"by the script, but their gradients are computed, and the cache does not serve them, since {why}; "
-                "call requires_grad_(False) on them if nothing needs these gradients"
+                f"[PARAMETER_WITHOUT_OPTIMIZER] {what} ask for gradients and are in no optimizer, so they count as "
+                f"frozen by the script. Their gradients are still computed, and the cache does not serve them, since "
+                f"{why}. Call requires_grad_(False) on them if nothing needs these gradients"
             )
 
     def _judge(self, wanted: Sequence[nn.Parameter]) -> tuple[int, str]:
