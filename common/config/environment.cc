@@ -37,6 +37,7 @@ constexpr const char* kKnown[] = {
     "OBSERVE",
     "ON_DIVERGENCE",
     "PIN_FROZEN_MODES",
+    "PRETRAINED",
     "POLICY",
     "POLICY_OPTIONS",
     "PYTHON",

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "common/policy/policy_config.h"
 #include "common/policy/prefix_policy.h"
 #include "common/policy/training_fractions.h"
@@ -46,79 +48,89 @@ Shares SharesOf(const JobShape& shape) {
   return shares;
 }
 
-// This policy is for fine-tuning a trained model: it freezes one prefix early, and leaves it at that. A prefix that is
-// given freezes with the first observation. Otherwise it is the smallest whose step shares add up to the budget (or to
-// the job's, if that is less). It then freezes once the time of a step with nothing frozen has been measured. Where
-// step shares are unknown, parameters stand in for time, and the reason says so.
+// A stage is a prefix that freezes once a part of the training is over.
+struct Stage {
+  int64_t step = 0;
+  int prefix = 0;
+  std::string reason;
+  std::optional<int64_t> decided_at;
+};
+
+// Returns the first step at which a quarter to the power of `stage` is left of the area under the learning rates. Where
+// no rates are planned, they are taken to fall in a straight line.
+int64_t StepOfStage(int stage, const JobShape& shape) {
+  if (HaveArea(shape.planned_learning_rates)) {
+    return StepAtArea(1 - std::pow(0.25, stage), shape.planned_learning_rates, shape.total_steps);
+  }
+  return StepAtFraction(1 - std::pow(0.5, stage), shape.total_steps);
+}
+
+// This policy is for fine-tuning a trained model: it freezes a prefix early, and deepens it as less is left to learn.
+// A prefix that is given freezes with the first observation, and stays. Otherwise the first one is the smallest whose
+// step shares add up to the budget (or to the job's, if that is less). It freezes once the time of a step with
+// nothing frozen has been measured. Stage i of S comes when a part 4^-i of the area under the learning rates is left.
+// It freezes i / S of what the budget has left active, the last module aside. Where step shares are unknown,
+// parameters stand in for time, and the reason says so.
 //
-// With the time of its frozen steps measured, the modules that the budget did not need unfreeze, once: the smallest
-// prefix k with r S(k) >= budget stays, r being the realised saving (RealisedSaving()). It never goes deeper: where a
-// step's time is spent elsewhere, that would save nothing.
-//
-// It measures nothing of the model. Thread-compatible.
+// It measures nothing of the model. Where somebody else thaws what it has frozen, it freezes nothing more. Thread-
+// compatible.
 class FinetunePolicy : public PrefixPolicy {
  public:
-  FinetunePolicy(const FinetuneConfig& config, const JobShape& shape)
-      : PrefixPolicy(shape.modules), budget_(shape.budget > 0 ? std::min(config.budget, shape.budget) : config.budget) {
+  FinetunePolicy(const FinetuneConfig& config, const JobShape& shape) : PrefixPolicy(shape.modules) {
     const Shares shares = SharesOf(shape);
-    shares_ = shares.values;
-    settled_ = config.frozen_prefix > 0;
-    wanted_ = settled_ ? config.frozen_prefix : SmallestPrefixReaching(budget_, shares_);
-    const double saved = ShareOfPrefix(wanted_, shares_);
-    if (settled_) {
-      reason_ = absl::StrFormat("%d of %d modules from the beginning, as given: %.1f %% %s", wanted_, modules(),
-                                100 * saved, shares.of);
+    if (config.frozen_prefix > 0) {
+      Add(shape.first_step, config.frozen_prefix, shares, "as given");
       return;
     }
-    begin_ = shape.first_step + ActiveSteps(shape.total_steps);
-    reason_ = absl::StrFormat("%d of %d modules from the beginning: %.1f %% %s, for a budget of %g %%%s", wanted_,
-                              modules(), 100 * saved, shares.of, 100 * budget_,
-                              saved < budget_ * (1 - 1e-9) ? ", which all but the last module do not reach" : "");
+    const double budget = shape.budget > 0 ? std::min(config.budget, shape.budget) : config.budget;
+    const double all = ShareOfPrefix(modules() - 1, shares.values);
+    const std::string first =
+        absl::StrFormat("for a budget of %g %%%s", 100 * budget,
+                        all < budget * (1 - 1e-9) ? ", which all but the last module do not reach" : "");
+    Add(shape.first_step + ActiveSteps(shape.total_steps), SmallestPrefixReaching(budget, shares.values), shares,
+        first);
+    if (shape.budget > 0 || shape.total_steps == 0 || all <= budget) return;
+    for (int i = 1; i < config.stages; ++i) {
+      const double amount = budget + (all - budget) * i / config.stages;
+      const int64_t step = std::max(StepOfStage(i, shape), stages_.back().step);
+      Add(step, SmallestPrefixReaching(amount, shares.values), shares,
+          absl::StrFormat("with %.2g %% of the area under the learning rates to come", 100 * std::pow(0.25, i)));
+    }
   }
 
   std::optional<Decision> Observe(const Observation& observation) override {
     PassTo(observation.step);
-    if (done_) return observation.account ? UnfreezeWhatTheBudgetDoesNotNeed(*observation.account) : std::nullopt;
-    if (step() < begin_) return std::nullopt;
-    done_ = true;
-    decided_at_ = step();
-    return Decide(wanted_, reason_);
+    const Stage* due = nullptr;
+    for (; next_ < stages_.size() && step() >= stages_[next_].step; ++next_) {
+      stages_[next_].decided_at = step();
+      if (stages_[next_].prefix > frozen_prefix()) due = &stages_[next_];
+    }
+    return due != nullptr ? std::optional(Decide(due->prefix, due->reason)) : std::nullopt;
   }
 
-  void Adopt(int64_t to_step, int frozen_prefix) override {
-    PrefixPolicy::Adopt(to_step, frozen_prefix);
-    // Where training begins anew at the step of the decision no rank has applied it, and it comes again.
-    done_ = !decided_at_ || to_step > *decided_at_ || frozen_prefix > 0;
-    settled_ = settled_ || done_;
+  void Adopt(int64_t to_step, int prefix) override {
+    const bool thawed = to_step >= step() && prefix < frozen_prefix();
+    PrefixPolicy::Adopt(to_step, prefix);
+    // Where training begins anew at the step of a decision no rank has applied it, and it comes again.
+    while (next_ > 0 && stages_[next_ - 1].decided_at >= to_step) --next_;
+    if (thawed) next_ = stages_.size();
   }
 
-  bool wants_account() const override { return !settled_; }
-  std::optional<int64_t> awaited_step() const override { return done_ ? std::nullopt : std::optional<int64_t>(begin_); }
+  std::optional<int64_t> awaited_step() const override {
+    return next_ < stages_.size() ? std::optional(stages_[next_].step) : std::nullopt;
+  }
 
  private:
-  std::optional<Decision> UnfreezeWhatTheBudgetDoesNotNeed(const Account& account) {
-    if (settled_ || account.frozen_prefix != frozen_prefix()) return std::nullopt;  // it has not taken effect yet
-    settled_ = true;
-    const std::optional<double> realised = RealisedSaving(account, shares_);
-    if (!realised) return std::nullopt;
-    const int before = frozen_prefix();
-    const double saved = *realised * ShareOfPrefix(before, shares_);
-    if (saved <= budget_) return std::nullopt;
-    const int enough = SmallestPrefixReaching(budget_ / *realised, shares_);
-    if (enough == before) return std::nullopt;
-    return Decide(enough, absl::StrFormat("%d of %d modules save %.1f %% of a step's time as measured: for a budget "
-                                          "of %g %% %d are enough",
-                                          before, modules(), 100 * saved, 100 * budget_, enough));
+  void Add(int64_t step, int prefix, const Shares& shares, absl::string_view why) {
+    if (!stages_.empty() && prefix <= stages_.back().prefix) return;
+    stages_.push_back({step, prefix,
+                       absl::StrFormat("%d of %d modules: %.1f %% %s, %s", prefix, modules(),
+                                       100 * ShareOfPrefix(prefix, shares.values), shares.of, why),
+                       std::nullopt});
   }
 
-  const double budget_;  // part of a step's time
-  std::vector<double> shares_;
-  int wanted_ = 0;
-  std::string reason_;
-  int64_t begin_ = 0;     // the first step at which it may freeze
-  bool done_ = false;     // it has frozen, or somebody else has set the prefix
-  bool settled_ = false;  // nothing unfreezes any more
-  std::optional<int64_t> decided_at_;
+  std::vector<Stage> stages_;
+  size_t next_ = 0;  // the first stage that has not been decided
 };
 
 }  // namespace

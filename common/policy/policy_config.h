@@ -69,6 +69,7 @@ struct StagedConfig {
 
 struct FinetuneConfig {
   double budget = 0.3;
+  int stages = 3;
   int frozen_prefix = 0;
 };
 

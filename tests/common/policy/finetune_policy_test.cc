@@ -1,4 +1,8 @@
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "common/policy/policy_config.h"
 #include "gmock/gmock.h"
@@ -17,28 +21,22 @@ Decision FirstDecision(const FinetuneConfig& config, const JobShape& shape) {
     EXPECT_FALSE(policy->Observe({.step = awaited - 1}));
   }
   const auto decision = policy->Observe({.step = awaited + 3});
-  EXPECT_FALSE(policy->awaited_step());
   EXPECT_FALSE(policy->Observe({.step = awaited + 4}));
   return decision.value_or(Decision());
 }
 
 // Five modules save a tenth of a step each, as far as was told, and the budget is 30 %.
-std::unique_ptr<Policy> MakeFrozen() {
-  JobShape shape{5, 1000};
+JobShape ShapeOf(int64_t total_steps) {
+  JobShape shape{5, total_steps};
   shape.step_shares = {0.1, 0.1, 0.1, 0.1, 0.1};
-  auto policy = MakePolicy(FinetuneConfig{}, shape).value();
+  return shape;
+}
+
+std::unique_ptr<Policy> MakeFrozen(const FinetuneConfig& config = {}) {
+  auto policy = MakePolicy(config, ShapeOf(1000)).value();
   EXPECT_EQ(policy->awaited_step(), 40);
   EXPECT_EQ(policy->Observe({.step = 40}).value_or(Decision()).frozen_prefix, 3);
   return policy;
-}
-
-// A step with nothing frozen takes 100 ms.
-Observation FrozenAccountAt(int64_t step, double frozen_step_seconds, int frozen_prefix) {
-  Observation observation;
-  observation.step = step;
-  observation.account = {
-      .active_step_seconds = 0.1, .frozen_step_seconds = frozen_step_seconds, .frozen_prefix = frozen_prefix};
-  return observation;
 }
 
 TEST(FinetunePolicy, FreezesWhatTheBudgetAsksForOnceStepsHaveBeenMeasured) {
@@ -70,22 +68,39 @@ TEST(FinetunePolicy, TakesParametersForTimeAndSaysSo) {
   EXPECT_THAT(decision.reason, HasSubstr("50.0 % of the parameters, since how long the modules take is unknown"));
 }
 
-TEST(FinetunePolicy, TakesAGivenPrefix) {
-  EXPECT_EQ(FirstDecision({.frozen_prefix = 2}, {4, 0}).frozen_prefix, 2);
-  EXPECT_FALSE(MakePolicy(FinetuneConfig{.frozen_prefix = 2}, JobShape{4, 0}).value()->wants_account());
+TEST(FinetunePolicy, TakesAGivenPrefix) { EXPECT_EQ(FirstDecision({.frozen_prefix = 2}, {4, 0}).frozen_prefix, 2); }
+
+TEST(FinetunePolicy, DeepensAsLessIsLeftToLearn) {
+  JobShape shape{9, 1000};
+  shape.step_shares = {0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1};
+  const auto prefixes = [](const FinetuneConfig& config, const JobShape& shape) {
+    const auto policy = MakePolicy(config, shape).value();
+    std::vector<std::pair<int64_t, int>> found;
+    for (int64_t step = 0; step <= 1000; ++step) {
+      if (const auto decision = policy->Observe({.step = step})) found.emplace_back(step, decision->frozen_prefix);
+    }
+    return found;
+  };
+  using Found = std::vector<std::pair<int64_t, int>>;
+  EXPECT_EQ(prefixes({}, shape), (Found{{40, 3}, {500, 5}, {750, 7}})) << "as if rates fell in a straight line";
+  shape.planned_learning_rates = {1, 0};
+  EXPECT_EQ(prefixes({}, shape), (Found{{40, 3}, {500, 5}, {750, 7}}));
+  shape.planned_learning_rates = {1, 1};
+  EXPECT_EQ(prefixes({}, shape), (Found{{40, 3}, {750, 5}, {938, 7}}));
+  shape.planned_learning_rates = {1, 0, 0, 0, 0};
+  EXPECT_EQ(prefixes({}, shape), (Found{{40, 3}, {125, 5}, {188, 7}}));
+  EXPECT_EQ(prefixes({.stages = 1}, shape), (Found{{40, 3}}));
+  EXPECT_EQ(prefixes({.frozen_prefix = 2}, shape), (Found{{0, 2}}));
+  shape.budget = 0.2;
+  EXPECT_EQ(prefixes({}, shape), (Found{{40, 2}})) << "a job's budget is all that it wants to be saved";
 }
 
-TEST(FinetunePolicy, UnfreezesWhatTheBudgetDoesNotNeedAsMeasured) {
+TEST(FinetunePolicy, AStageSaysWhatIsStillToCome) {
   const auto policy = MakeFrozen();
-  EXPECT_TRUE(policy->wants_account());
-  EXPECT_FALSE(policy->Observe(FrozenAccountAt(50, 0, 0))) << "the freeze has not taken effect";
-  const std::optional<Decision> decision = policy->Observe(FrozenAccountAt(60, 0.04, 3));  // twice what was promised
-  ASSERT_TRUE(decision);
-  EXPECT_EQ(decision->action, Action::kUnfreeze);
-  EXPECT_EQ(decision->frozen_prefix, 2);
-  EXPECT_EQ(decision->reason,
-            "3 of 5 modules save 60.0 % of a step's time as measured: for a budget of 30 % 2 are enough");
-  EXPECT_FALSE(policy->Observe(FrozenAccountAt(90, 0.01, 2))) << "once";
+  EXPECT_EQ(policy->awaited_step(), 500);
+  EXPECT_EQ(policy->Observe({.step = 510}).value_or(Decision()).reason,
+            "4 of 5 modules: 40.0 % of a step's time, with 25 % of the area under the learning rates to come");
+  EXPECT_FALSE(policy->awaited_step()) << "the last module never freezes";
 }
 
 TEST(FinetunePolicy, WaitsForAFifthOfAShortTrainingAtMost) {
@@ -96,42 +111,33 @@ TEST(FinetunePolicy, WaitsForAFifthOfAShortTrainingAtMost) {
 }
 
 TEST(FinetunePolicy, KeepsToTheJobsBudgetWhereThatIsLess) {
-  JobShape shape{5, 1000};
-  shape.step_shares = {0.1, 0.1, 0.1, 0.1, 0.1};
+  JobShape shape = ShapeOf(1000);
   shape.budget = 0.2;
-  const auto policy = MakePolicy(FinetuneConfig{}, shape).value();
-  EXPECT_EQ(policy->Observe({.step = 40}).value_or(Decision()).frozen_prefix, 2);
-  EXPECT_EQ(policy->Observe(FrozenAccountAt(90, 0.06, 2)).value_or(Decision()).frozen_prefix, 1)
-      << "twice what was promised";
-}
-
-TEST(FinetunePolicy, GoesNoDeeperWhereFreezingSavesLess) {
-  for (const double seconds : {0.07, 0.09, 0.11}) {
-    const auto policy = MakeFrozen();
-    EXPECT_FALSE(policy->Observe(FrozenAccountAt(60, seconds, 3)));
-    EXPECT_EQ(policy->frozen_prefix(), 3);
-  }
-}
-
-TEST(FinetunePolicy, UnfreezesNothingThatSomebodyElseHasFrozen) {
-  const auto policy = MakeFrozen();
-  policy->Adopt(50, 4);
-  EXPECT_FALSE(policy->Observe(FrozenAccountAt(90, 0.01, 4)));
-  EXPECT_EQ(policy->frozen_prefix(), 4);
+  EXPECT_EQ(MakePolicy(FinetuneConfig{}, shape).value()->Observe({.step = 40}).value_or(Decision()).frozen_prefix, 2);
 }
 
 TEST(FinetunePolicy, FreezesAnewWhereTrainingBeginsAnewBeforeTheDecision) {
   const auto policy = MakeFrozen();
+  EXPECT_TRUE(policy->Observe({.step = 600}));
   policy->Adopt(10, 0);
   EXPECT_FALSE(policy->Observe({.step = 39}));
   EXPECT_EQ(policy->Observe({.step = 40}).value_or(Decision()).frozen_prefix, 3);
-  EXPECT_EQ(policy->Observe(FrozenAccountAt(60, 0.04, 3)).value_or(Decision()).frozen_prefix, 2);
+  EXPECT_EQ(policy->Observe({.step = 500}).value_or(Decision()).frozen_prefix, 4);
+  policy->Adopt(300, 3);
+  EXPECT_EQ(policy->Observe({.step = 700}).value_or(Decision()).frozen_prefix, 4);
 }
 
-TEST(FinetunePolicy, LeavesWhatSomebodyElseHasSet) {
-  const auto policy = MakePolicy(FinetuneConfig{}, JobShape{4, 0}).value();
-  policy->Adopt(0, 1);
+TEST(FinetunePolicy, GoesOnFromWhatIsFrozenAlready) {
+  const auto policy = MakePolicy(FinetuneConfig{}, ShapeOf(1000)).value();
+  policy->Adopt(0, 3);
   EXPECT_FALSE(policy->Observe({.step = 100}));
+  EXPECT_EQ(policy->Observe({.step = 500}).value_or(Decision()).frozen_prefix, 4);
+}
+
+TEST(FinetunePolicy, FreezesNothingMoreWhereSomebodyElseHasThawed) {
+  const auto policy = MakeFrozen();
+  policy->Adopt(50, 1);
+  EXPECT_FALSE(policy->Observe({.step = 900}));
   EXPECT_EQ(policy->frozen_prefix(), 1);
 }
 

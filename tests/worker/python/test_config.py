@@ -42,6 +42,16 @@ def test_the_address_comes_from_the_environment_unless_it_is_given(monkeypatch: 
     assert Config.from_env(plans=[(3, 1)]).address() is None and Config.from_env().address() == "unix:/a"
 
 
+def test_pretrained_models_are_fine_tuned_where_the_user_leaves_the_policy_to_egeria(monkeypatch: pytest.MonkeyPatch):
+    assert Config(pretrained=True).policy == "finetune"
+    assert "finetune" in Config(pretrained=True).policy_json()
+    assert Config(pretrained=True, policy="plasticity").policy == "plasticity"
+    monkeypatch.setenv("EGERIA_PRETRAINED", "1")
+    assert Config.from_env().policy == "finetune"
+    monkeypatch.setenv("EGERIA_PRETRAINED", "0")
+    assert Config.from_env().policy == "auto"
+
+
 def test_everything_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch):
     for name, value in {
         "OBSERVE": "1",

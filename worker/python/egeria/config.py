@@ -45,6 +45,8 @@ class Config:
         own. At a Unix socket this user, root or one of EGERIA_TRUSTED_USERS must listen.
       policy: What decides: "auto", "staged", "plasticity", "finetune", "gradnorm", "actnorm", "schedule", "snr" or
         "none" (docs/reference/policies.md).
+      pretrained: True says that the model starts from trained weights and that samples come again as they were. The
+        policy "auto" is then "finetune".
       options: The policy's constants, such as {"interval_steps": 50}. Missing ones take their defaults.
       observe: True makes the policy decide and report without changing the training.
       total_steps: The optimizer steps of the whole training, where they are known. They set how often readings are
@@ -79,6 +81,7 @@ class Config:
 
     controller: str | None = None
     policy: str = "auto"
+    pretrained: bool = False
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     observe: bool = False
     total_steps: int | None = None
@@ -99,6 +102,8 @@ class Config:
     enabled: bool = True
 
     def __post_init__(self) -> None:
+        if self.pretrained and self.policy == "auto":
+            self.policy = "finetune"
         self.validate()
 
     @classmethod
@@ -106,10 +111,11 @@ class Config:
         """A Config whose fields come from the environment where `overrides` does not give them.
 
         EGERIA_TRAINING_JOB, EGERIA_METRICS, EGERIA_OBSERVE (1 or 0), EGERIA_ENABLED (1 or 0), EGERIA_POLICY,
-        EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE, EGERIA_CACHE, EGERIA_CACHE_USE,
-        EGERIA_CACHE_PRECISION, EGERIA_CACHE_COMPRESSION, EGERIA_CACHE_JOB_QUOTA (8GiB), EGERIA_FROZEN_FORWARD,
-        EGERIA_PIN_FROZEN_MODES (1 or 0), EGERIA_BUDGET (0.2 or 20%), EGERIA_ON_DIVERGENCE; and, as without this,
-        EGERIA_CONTROLLER where neither a controller nor plans are given.
+        EGERIA_POLICY_OPTIONS (a JSON object), EGERIA_PRETRAINED (1 or 0), EGERIA_TOTAL_STEPS, EGERIA_REFERENCE,
+        EGERIA_CACHE, EGERIA_CACHE_USE, EGERIA_CACHE_PRECISION, EGERIA_CACHE_COMPRESSION, EGERIA_CACHE_JOB_QUOTA
+        (8GiB), EGERIA_FROZEN_FORWARD, EGERIA_PIN_FROZEN_MODES (1 or 0), EGERIA_BUDGET (0.2 or 20%),
+        EGERIA_ON_DIVERGENCE; and, as without this, EGERIA_CONTROLLER where neither a controller nor plans are
+        given.
         """
         values: dict[str, Any] = {}
         for field, convert in FROM_ENVIRONMENT.items():
@@ -294,6 +300,7 @@ FROM_ENVIRONMENT = {
     **dict.fromkeys(_TEXTS + _CACHE_TEXTS, lambda variable, text: text),
     "observe": _boolean,
     "enabled": _boolean,
+    "pretrained": _boolean,
     "pin_frozen_modes": _boolean,
     "total_steps": _whole,
     "budget": _part,
