@@ -42,10 +42,10 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in (
         ("measure", "look at the checkpoints of a plain run"),
         ("oracle", "print the --variant of `egeria bench` that freezes where the curves of this seed are flat"),
-        ("report", "write paper.md and its pictures from the records alone"),
+        ("report", "write OUT.md and its pictures from what is in OUT"),
     ):
         command = commands.add_parser(name, help=text)
-        command.add_argument("--out", type=pathlib.Path, default=pathlib.Path("bench-results"))
+        command.add_argument("--out", type=pathlib.Path, default=pathlib.Path("paper"))
         command.add_argument("--task", default="resnet20-long")
         command.add_argument("--profile", default="small")
         if name != "report":

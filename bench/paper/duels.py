@@ -86,7 +86,7 @@ def stopped_at(curve: list[tuple[float, float]], ratio: float) -> float:
     return curve[-1][1]
 
 
-def spread_of(found: list[Duel], value: str) -> Spread | None:
+def spread_of(found: Sequence[Duel], value: str) -> Spread | None:
     """The spread of a value over the seeds that have it."""
     return Spread.of([number for duel in found if (number := getattr(duel, value)) is not None])
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/results/paper.md."""
+"""The pictures of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes paper.md and its pictures from the records and measurements alone."""
+"""Writes the page and its pictures from the records and measurements alone: OUT.md beside the folder OUT."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from bench import tasks
 from bench.harness import records
-from bench.harness.comparisons import Group, Spread, group
+from bench.harness.comparisons import Group, Spread, final_quality, group
 from bench.harness.errors import BenchError
 from bench.harness.runs import Kind
 from bench.harness.task import Task
@@ -53,7 +53,7 @@ def write_report(out: pathlib.Path, name: str, profile: str) -> list[pathlib.Pat
     page = _Page(out, name, profile)
     sections = [page.head(), page.convergence(), page.plasticity(), page.matched_time(), page.step_shares()]
     sections += [page.timeline(), page.constants(), page.precision(), page.on_gpus()]
-    file = out / "paper.md"
+    file = out.parent / f"{out.name}.md"
     file.write_text("\n\n".join(part.strip() for part in sections if part) + "\n", encoding="utf-8")
     return [file, *page.drawn]
 
@@ -86,7 +86,11 @@ class _Page:
         return "\n\n".join(
             [
                 "# The paper's figures, made here",
-                _oracle_verdict([duel for duel in self._duels if duel.label == ORACLE], self._task.quality.unit),
+                _oracle_verdict(
+                    [duel for duel in self._duels if duel.label == ORACLE],
+                    final_quality(self._runs.plain.values(), self._task.quality).deviation,
+                    self._task.quality.unit,
+                ),
                 f"The task is `{self._name}` ({self._task.title}), profile `{self._profile}`. It has "
                 f"{self._task.profile.steps} steps of {self._task.profile.batch_size} samples on {self._runs.ranks} "
                 f"ranks. Seeds with a plain run: {seeds}. The paper is arXiv 2201.06227. Its text could not be read on "
@@ -117,11 +121,8 @@ class _Page:
         )
 
     def _training_commands(self) -> list[str]:
-        bench, paper = (
-            f"egeria bench {self._name}",
-            f"python -m bench.paper {{}} --task {self._name} --out docs/results",
-        )
-        common = "--no-early --data DIR --out docs/results"
+        bench, paper = (f"egeria bench {self._name}", f"python -m bench.paper {{}} --task {self._name} --out paper")
+        common = "--no-early --data DIR --out paper"
         seeds = ",".join(map(str, sorted(self._runs.plain)))
         lines = [f"{bench} --seeds {seeds} --checkpoints 75 --keep-checkpoints {common}"]
         lines += [paper.format(f"measure --seed {measured['seed']} --data DIR") for measured in self._all]
@@ -367,7 +368,7 @@ class _Page:
         )
 
     def _picture(self, name: str) -> pathlib.Path:
-        self.drawn.append(self._out / f"paper-{name}.svg")
+        self.drawn.append(self._out / f"{name}.svg")
         return self.drawn[-1]
 
     def _convergence_verdict(self) -> str:
@@ -401,24 +402,30 @@ class _Page:
         return text + (f" Under 3 % of the time is saved by {_listed(idle)}." if idle else "")
 
 
-def _oracle_verdict(found: Sequence[Duel], unit: str) -> str:
-    over_short, over_stop = spread_of(list(found), "over_short"), spread_of(list(found), "over_stop")
-    ratio = spread_of(list(found), "ratio")
-    if over_short is None or over_stop is None or ratio is None:
-        return "**Whether the premise holds at this scale is not known yet: the oracle has no control of its time.**"
-    worst = min(over_short.mean, over_stop.mean)
-    what = (
-        "The oracle freezes each module where its CKA to the final model is flat, as another seed's curves have it. It "
-        f"takes {100 * ratio.mean:.0f} % of the plain run's time, by the cost of its steps. "
-        f"It ends {_signed(over_short)} {unit} over a shorter schedule of about that time, and {_signed(over_stop)} "
-        f"{unit} over the plain run stopped then."
+def _oracle_verdict(found: Sequence[Duel], noise: float | None, unit: str) -> str:
+    """The first line. `noise`: standard deviation of the plain runs' quality over the seeds."""
+    ratio, over_stop, over_short = (spread_of(found, value) for value in ("ratio", "over_stop", "over_short"))
+    if ratio is None or over_stop is None:
+        return "**Whether the premise holds at this scale is not known: no oracle has been trained.**"
+    controls = {"stopping the plain run": over_stop}
+    if over_short is not None:
+        controls["a shorter schedule"] = over_short
+    lost = [name for name, over in controls.items() if over.mean < 0]
+    seeds = f"{ratio.count} seed{'s' if ratio.count > 1 else ''}"
+    if lost:
+        verdict = f"**The premise fails at this scale ({seeds}): even an oracle loses to {' and to '.join(lost)}.**"
+    elif noise is None or min(over.mean for over in controls.values()) < noise:
+        verdict = f"**The premise is not shown at this scale ({seeds}): an oracle is within the noise of doing less.**"
+    else:
+        verdict = f"**The premise does not fail at this scale ({seeds}).**"
+    gains = " and ".join(f"{_signed(over)} {unit} over {name}" for name, over in controls.items())
+    spread = "" if noise is None else f" Plain runs of different seeds differ by {noise:.2f} (standard deviation)."
+    missing = "" if over_short is not None else " No shorter schedule of its time has been trained."
+    return (
+        f"{verdict} The oracle freezes each module where its CKA to the final model is flat in another seed's run. It "
+        f"takes {100 * ratio.mean:.0f} % of the plain run's time, by the cost of its steps. There it ends {gains}."
+        f"{spread}{missing}"
     )
-    seeds = f" ({over_short.count} seed{'s' if over_short.count > 1 else ''})"
-    if over_short.mean < 0:
-        return f"**The premise fails at this scale{seeds}: even an oracle loses to a shorter schedule.** {what}"
-    if worst < 0:
-        return f"**The premise fails at this scale{seeds}: even an oracle loses to stopping.** {what}"
-    return f"**The premise does not fail at this scale{seeds}.** {what}"
 
 
 def _timeline_verdict(label: str, record: Mapping[str, Any], drops: Sequence[int]) -> str:
@@ -457,7 +464,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _section(title: str, picture: pathlib.Path | None, texts: Sequence[str]) -> str:
-    shown = [] if picture is None else [f"![{title}]({picture.name})"]
+    shown = [] if picture is None else [f"![{title}]({picture.parent.name}/{picture.name})"]
     return "\n\n".join([f"## {title}", *shown, *texts])
 
 

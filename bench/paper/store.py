@@ -1,4 +1,4 @@
-"""Where measurements are: OUT/paper, one JSON file for each plain run, and one for the oracle made of them."""
+"""Measurements are beside the records: one JSON file for each plain run, and one for the oracle made of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bench.harness.errors import BenchError
 
 def measured_file(out: pathlib.Path, task: str, profile: str, seed: int) -> pathlib.Path:
     """The measurements of a plain run."""
-    return out / "paper" / f"{task}-{profile}-{seed}.json"
+    return out / f"{task}-{profile}-{seed}.json"
 
 
 def oracle_file(out: pathlib.Path, task: str, profile: str) -> pathlib.Path:
     """The schedule of the oracle, and what it was made of."""
-    return out / "paper" / f"{task}-{profile}-oracle.json"
+    return out / f"{task}-{profile}-oracle.json"
 
 
 def read_measured(out: pathlib.Path, task: str, profile: str, seed: int) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def read_measured(out: pathlib.Path, task: str, profile: str, seed: int) -> dict
 
 def read_all_measured(out: pathlib.Path, task: str, profile: str) -> list[dict[str, Any]]:
     """All seeds' measurements, in the seeds' order. Raises BenchError [NO_MEASUREMENTS]."""
-    files = [file for file in (out / "paper").glob(f"{task}-{profile}-*.json") if file.stem.split("-")[-1].isdigit()]
+    files = [file for file in out.glob(f"{task}-{profile}-*.json") if file.stem.split("-")[-1].isdigit()]
     if not files:
         return [read_measured(out, task, profile, 0)]  # says what is missing
     return sorted((_read(file, "") for file in files), key=lambda measured: measured["seed"])

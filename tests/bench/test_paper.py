@@ -96,7 +96,8 @@ def test_a_run_costs_what_its_steps_do_with_what_is_frozen():
 
 @pytest.mark.usefixtures("preloaded_ranks")
 def test_the_page_comes_from_trainings_of_the_harness(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]):
-    common = ["--profile", "smoke", "--out", str(tmp_path)]
+    out = tmp_path / "paper"
+    common = ["--profile", "smoke", "--out", str(out)]
     trained = ["digits", *common, "--no-early", "--controls", "none", "--keep-checkpoints", "--resume"]
     own = ["--task", "digits", *common]
     assert paper(["report", *own]) == 2
@@ -106,7 +107,7 @@ def test_the_page_comes_from_trainings_of_the_harness(tmp_path: pathlib.Path, ca
 
     assert bench([*trained, "--checkpoints", "12"]) == 0
     assert paper(["measure", *own]) == 0
-    measured = json.loads((tmp_path / "paper" / "digits-smoke-0.json").read_text())
+    measured = json.loads((out / "digits-smoke-0.json").read_text())
     assert measured["steps"] == list(range(5, 61, 5))
     assert measured["cka"][-1] == pytest.approx([1] * 4)
     assert measured["cka"][0][2] < 0.99
@@ -124,5 +125,5 @@ def test_the_page_comes_from_trainings_of_the_harness(tmp_path: pathlib.Path, ca
     assert page.splitlines()[2].startswith("**The premise")
     assert "| `oracle` | 0 |" in page
     for picture in ("convergence", "plasticity", "matched-time", "step-shares", "timeline"):
-        assert (tmp_path / f"paper-{picture}.svg").exists()
-        assert f"(paper-{picture}.svg)" in page
+        assert (out / f"{picture}.svg").exists()
+        assert f"(paper/{picture}.svg)" in page
