@@ -24,6 +24,7 @@ ORACLE = "oracle"
 _MOVING = "moving 3"
 _REPLAYED = (3, 0.2)  # window and tolerance of the replay that is drawn
 _SAVES_NOTHING = 0.97  # a longer time is about the plain run's
+_POLICIES = ("plasticity", "gradnorm", "actnorm")
 _NEAR_END = 1.0  # in the quality's unit
 
 _ON_GPUS = (
@@ -388,8 +389,6 @@ class _Page:
         )
 
     def _matched_verdict(self) -> str:
-        if not self._duels:
-            return "**Verdict.** No policy has been trained."
         won = [
             duel.label
             for duel in self._duels
@@ -397,9 +396,19 @@ class _Page:
         ]
         idle = [duel.label for duel in self._duels if duel.ratio > _SAVES_NOTHING]
         known = [duel for duel in self._duels if duel.over_short is not None]
-        text = f"**Verdict.** {len(known)} runs have a shorter schedule of their time beside them. "
-        text += f"{len(won)} of them end above both controls" + (f": {_listed(won)}." if won else ".")
-        return text + (f" Under 3 % of the time is saved by {_listed(idle)}." if idle else "")
+        text = (
+            f"**Verdict.** {_listed(won)} ends above both controls."
+            if won
+            else "**Verdict.** No run beats both controls."
+        )
+        unknown = [duel.label for duel in self._duels if duel not in known]
+        text += f" No shorter schedule has been trained beside {_listed(unknown)}." if unknown else ""
+        text += f" Under 3 % of the time is saved by {_listed(idle)}." if idle else ""
+        missing = [policy for policy in _POLICIES if policy not in self._runs.others]
+        if missing:
+            command = f"egeria bench {self._name} --policy {','.join(missing)} --controls none --data DIR --out paper"
+            text += f" {_listed(missing)} have not been trained. The command is `{command}`."
+        return text
 
 
 def _oracle_verdict(found: Sequence[Duel], noise: float | None, unit: str) -> str:
@@ -418,7 +427,7 @@ def _oracle_verdict(found: Sequence[Duel], noise: float | None, unit: str) -> st
         verdict = f"**The premise is not shown at this scale ({seeds}): an oracle is within the noise of doing less.**"
     else:
         verdict = f"**The premise does not fail at this scale ({seeds}).**"
-    gains = " and ".join(f"{_signed(over)} {unit} over {name}" for name, over in controls.items())
+    gains = " and ".join(f"{_beside(over, unit)} {name}" for name, over in controls.items())
     spread = "" if noise is None else f" Plain runs of different seeds differ by {noise:.2f} (standard deviation)."
     missing = "" if over_short is not None else " No shorter schedule of its time has been trained."
     return (
@@ -454,8 +463,9 @@ def _row_before(steps: Sequence[int], rows: Sequence[Sequence[float]], end: int)
     return [row for step, row in zip(steps, rows) if step <= end][-1]
 
 
-def _signed(spread: Spread) -> str:
-    return f"{spread.mean:+.2f}" + ("" if spread.half_width is None else f" ± {spread.half_width:.2f}")
+def _beside(gain: Spread, unit: str) -> str:
+    half_width = "" if gain.half_width is None else f" ± {gain.half_width:.2f}"
+    return f"{abs(gain.mean):.2f}{half_width} {unit} {'above' if gain.mean >= 0 else 'below'}"
 
 
 def _listed(names: Sequence[str]) -> str:
