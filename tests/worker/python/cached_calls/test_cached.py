@@ -442,7 +442,7 @@ def test_changed_weights_are_computed_with_and_served_when_they_are_back(
 
     summary = compare(conv_net(), by_rows, patient_cache.address, epochs=9, before=before)
     assert summary["state"] == "on" and summary["served"] >= 20, summary
-    assert "WEIGHTS_CHANGED] 'head.weight'" in caplog.text and caplog.text.count("calls are computed") == 1
+    assert "WEIGHTS_CHANGED] frozen 'head.weight'" in caplog.text and caplog.text.count("calls are computed") == 1
 
 
 def test_other_weights_that_stay_are_a_network_too(patient_cache: Daemon) -> None:
