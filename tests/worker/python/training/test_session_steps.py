@@ -371,7 +371,7 @@ def test_weights_that_move_without_steps_are_told_of_and_thaw(with_losses: bool,
     train(model, 60, lambda _: step_and_clear(optimizer), session)
     assert found(session) == (66, [(5, 2), (6, 0)]), "nothing freezes from there on"
     (text,) = told(caplog)
-    assert text.startswith("egeria: [NO_STEPS]") and "trains again" in text
+    assert text.startswith("egeria: [NO_STEPS]") and "frozen layers train again" in text
 
 
 def test_steps_that_come_again_are_followed_where_nothing_was_frozen(caplog: pytest.LogCaptureFixture):
