@@ -109,10 +109,11 @@ class FinetunePolicy : public PrefixPolicy {
   }
 
   void Adopt(int64_t to_step, int prefix) override {
-    const bool thawed = to_step >= step() && prefix < frozen_prefix();
+    const int before = frozen_prefix();
     PrefixPolicy::Adopt(to_step, prefix);
     // Where training begins anew at the step of a decision no rank has applied it, and it comes again.
     while (next_ > 0 && stages_[next_ - 1].decided_at >= to_step) --next_;
+    const bool thawed = next_ > 0 && prefix < std::min(before, stages_[next_ - 1].prefix);
     if (thawed) next_ = stages_.size();
   }
 

@@ -125,6 +125,8 @@ TEST(FinetunePolicy, FreezesAnewWhereTrainingBeginsAnewBeforeTheDecision) {
   EXPECT_EQ(policy->Observe({.step = 500}).value_or(Decision()).frozen_prefix, 4);
   policy->Adopt(300, 3);
   EXPECT_EQ(policy->Observe({.step = 700}).value_or(Decision()).frozen_prefix, 4);
+  policy->Adopt(40, 0);
+  EXPECT_EQ(policy->Observe({.step = 40}).value_or(Decision()).frozen_prefix, 3) << "no rank had applied it";
 }
 
 TEST(FinetunePolicy, GoesOnFromWhatIsFrozenAlready) {

@@ -40,7 +40,7 @@ TEST(PolicyProto, CarriesEveryConstantBothWays) {
                "every":0.05,"interval_steps":9}})",
            R"({"staged":{"begin":0.6,"end":0.8,"stages":2,"share":0.4,"area":true,"veto":true,"threshold":0.1,
                "every":0.05,"interval_steps":9}})",
-           R"({"finetune":{"budget":0.5,"frozen_prefix":2}})",
+           R"({"finetune":{"budget":0.5,"frozen_prefix":2,"stages":4}})",
            R"({"gradnorm":{"percentile":40,"interval_steps":3,"every":0.1,"check_steps":70}})",
            R"({"actnorm":{"interval_steps":7,"window":5,"tolerance":0.3,"batch_size":16,"signed_slope":true,
                "bootstrap":false,"learning_rate_drop":5,"learning_rate_rise":2,"unfreeze_steps":[100]}})",
