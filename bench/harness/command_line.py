@@ -24,9 +24,9 @@ _DESCRIPTION = """Trains a task with and without freezing, beside the controls t
   egeria bench all --policy auto,staged,plasticity --seeds 0,1,2 --data DIR --out results --resume
   egeria bench report --out results [--readme README.md]
 
-For each seed: the plain run, the policies, a freeze that is known to come too early, and for the policies of
---controls runs that save the policy's time by doing less: the schedule in fewer steps, and fewer steps at low learning
-rates. --sweep tells whether the plain run is tuned. docs/reference/benchmarks.md has more.
+Each seed has the plain run, the policies, and a freeze that is known to come too early. The policies of --controls
+have runs beside them that save as much time by doing less. --sweep tells whether the plain run is tuned.
+docs/reference/benchmarks.md has more.
 """
 
 

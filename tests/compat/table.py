@@ -18,19 +18,19 @@ _LIBRARIES = ("torch", "torchvision", "transformers", "accelerate", "lightning",
 
 _HEAD = """# Scripts of strangers
 
-Each row is an ordinary training script of some 10 to 40 lines in `tests/compat/shapes`, with the three lines that the
-README asks for and nothing else of Egeria's. `python tests/compat/run.py --write` runs all of them and writes this
-page; it exits with 1 where a row is otherwise than its script declares.
+Each row is an ordinary training script in `tests/compat/shapes`. It has the three lines that the README asks for and
+nothing else of Egeria's. `python tests/compat/run.py --write` runs all of them and writes this page. It exits with 1
+where a row is otherwise than its script declares.
 
 Last run with Python {python}, {versions}.
 
 | column | what it says |
 |---|---|
 | watched | the session counted the steps that the script made |
-| froze | how many layer modules a freeze after 30 % of the steps froze, of how many; one entry a session |
+| froze | how many layer modules a freeze after 30 % of the steps froze, of how many, with one entry a session |
 | as by hand | the weights at the end equal, to the bit, those of the script with the same layers frozen by hand |
 | as plain | the weights at the end of an observed run equal, to the bit, those of the script without Egeria |
-| warned of | the names of warnings in the log; nothing else was warned of |
+| warned of | the names of all warnings in the log |
 """
 
 # Lines of the document that speak of one script, which is the group: its row, its last lines, what is wrong with it.

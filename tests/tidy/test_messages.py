@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from messages import broken, broken_in, cpp_messages, python_messages, sources
-from source_tree import ROOT, name
-
-# These do not keep the rules yet. Whoever rewrites one takes it away from here.
-NOT_YET = ("bench/harness/command_line.py",)
 
 
 def test_messages_keep_the_rules_of_prose() -> None:
-    assert [fault for path in sources() if name(path) not in NOT_YET for fault in broken_in(path)] == []
-
-
-def test_files_that_are_not_yet_rewritten_break_a_rule() -> None:
-    assert [path for path in NOT_YET if not broken_in(ROOT / path)] == []
+    assert [fault for path in sources() for fault in broken_in(path)] == []
 
 
 def test_messages_are_found_in_cpp() -> None:

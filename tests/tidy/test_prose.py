@@ -1,29 +1,15 @@
-"""The documents keep the rules of prose.py, but for those that NOT_YET lists."""
+"""The documents keep the rules of prose.py."""
 
 from __future__ import annotations
 
 from markdown_text import Block, blocks, sentences, words
 from prose import faults, measure, numbers, page_faults, pages
-from source_tree import ROOT, name
-
-# These pages do not keep the rules yet. Whoever rewrites one takes it away from here.
-NOT_YET = (
-    # Guides
-    # Reference
-    "docs/reference/compatibility.md",
-    # Internals and the pages for contributors
-)
+from source_tree import name
 
 
 def test_pages_keep_the_rules_of_prose() -> None:
-    broken = {name(page): page_faults(page) for page in pages() if name(page) not in NOT_YET}
+    broken = {name(page): page_faults(page) for page in pages()}
     assert {page: found for page, found in broken.items() if found} == {}
-
-
-def test_pages_that_are_not_yet_rewritten_are_there_and_break_a_rule() -> None:
-    assert len(set(NOT_YET)) == len(NOT_YET)
-    assert [page for page in NOT_YET if not (ROOT / page).exists()] == []
-    assert [page for page in NOT_YET if not page_faults(ROOT / page)] == []
 
 
 def test_a_page_is_taken_apart() -> None:

@@ -50,7 +50,7 @@ def best_model():
 
 @shape(steps=60, tells=["RATES_UNKNOWN"])
 def copy_trained_on():
-    """A copy of the whole model, taken late and trained on by an optimizer of its own; weights saved and loaded"""
+    """A copy of the whole model, taken late and trained on by an optimizer of its own, with weights saved and loaded"""
     import egeria
 
     model = net()

@@ -242,7 +242,7 @@ def cell_run_twice():
 
 @shape(steps=60, tells=["RATES_UNKNOWN"])
 def group_added_later():
-    """The head trains alone at first; the rest joins the optimizer by add_param_group"""
+    """The head trains alone at first, and the rest joins the optimizer by add_param_group"""
     import egeria
 
     model = Net()
