@@ -77,6 +77,21 @@ def test_time_goes_to_the_module_whose_gradient_comes_next(clock: Clock):
     assert not any(parameter._backward_hooks for parameter in model.parameters())
 
 
+def test_what_egeria_takes_is_no_part_of_a_step(clock: Clock):
+    model = Model(clock)
+    modules = partition(model, [r"layers\.0", r"layers\.1", r"layers\.2"])
+    shares = StepShares(model)
+    shares.begin(modules, own_seconds=7.0)
+    clock.now += 3.4 + 50.0  # a proof of the cache's comes between
+    output = model(torch.randn(2, 4))
+    shares.after_forward()
+    output.sum().backward()
+    shares.before_step()
+    clock.now += 0.6
+    shares.end(own_seconds=57.0)
+    assert shares.of(modules) == pytest.approx([0.32, 0.22, 0.12])
+
+
 def test_what_was_frozen_from_the_beginning_is_known_from_a_checkpoint(clock: Clock):
     model = Model(clock)
     modules = partition(model, [r"layers\.0", r"layers\.1", r"layers\.2"])

@@ -292,7 +292,7 @@ class FollowedTraining:
     def on_step(self) -> None:
         """The optimizer has stepped: this is the boundary between two training steps."""
         self.step += 1
-        self._trained.shares.end()
+        self._trained.shares.end(self._own_seconds())
         prefix = self.switcher.prefix
         self.cache.end_step()
         self.ledger.end_step(prefix, self.switcher.frozen_share)
@@ -322,7 +322,11 @@ class FollowedTraining:
             self._call_order.begin(self.switcher.modules)
         if self.link.is_wanted and self.switcher.prefix == 0:  # it starts soon
             with self._reporting():
-                self._trained.shares.begin(self.switcher.modules)
+                self._trained.shares.begin(self.switcher.modules, self._own_seconds())
+
+    def _own_seconds(self) -> float:
+        """Returns what Egeria has taken of the training thread's time so far."""
+        return sum(self.ledger.spent_seconds().values()) + self.cache.seconds_of_step()
 
     def _follow_parts(self) -> None:
         """Nobody may have called the model as a whole in the step that has ended."""

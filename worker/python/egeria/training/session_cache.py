@@ -53,6 +53,10 @@ class SessionCache:
             with self._tell.guard("whether samples come again cannot be told"):
                 self.caching.before_forward(args, kwargs)
 
+    def seconds_of_step(self) -> float:
+        """Returns what the cache has taken of the step under way, which the ledger does not have yet."""
+        return 0.0 if self.caching is None else self.caching.spent_seconds - self._spent
+
     def end_step(self) -> None:
         """A step has ended; nothing has been switched behind it yet."""
         if self.caching is not None:

@@ -39,12 +39,15 @@ class StepShares:
         self._seconds: dict[int, float] = {}  # by parameter
         self._optimizer = 0.0
         self._total = 0.0
+        self._own_before = 0.0  # Egeria's own seconds when the step under way began
         self._marks: list[tuple[int, Any]] = []  # marks of the step under way: (parameter, or one of the numbers below)
         self._handles: list[RemovableHandle] = []
 
-    def begin(self, modules: Sequence[LayerModule]) -> None:
-        """The step that begins is measured; nothing is frozen in it."""
+    def begin(self, modules: Sequence[LayerModule], own_seconds: float = 0.0) -> None:
+        """The step that begins is measured; nothing is frozen in it. Egeria has spent `own_seconds` so far, and what it
+        spends until end() is no part of the step."""
         self._unhook()
+        self._own_before = own_seconds
         if has_compiled(self._model):
             return  # all gradients of a compiled graph arrive together
         for module in modules:
@@ -59,18 +62,25 @@ class StepShares:
     def before_step(self) -> None:
         self._note(_OPTIMIZER)
 
-    def end(self) -> None:
+    def end(self, own_seconds: float = 0.0) -> None:
+        """The step has ended, and Egeria has spent `own_seconds` so far."""
         self._unhook()
         marks, self._marks = self._marks, []
         if not marks:
             return
         marks.append((_END, self._mark()))
+        known = 0.0
         for (before, earlier), (what, later) in zip(marks, marks[1:]):
+            seconds = _seconds(earlier, later)
             if before == _OPTIMIZER and what in (_OPTIMIZER, _END):
-                self._optimizer += _seconds(earlier, later)
+                self._optimizer += seconds
             elif what not in (_BACKWARD, _OPTIMIZER, _END):
-                self._seconds[what] = self._seconds.get(what, 0.0) + _seconds(earlier, later)
-        self._total += _seconds(marks[0][1], marks[-1][1])
+                self._seconds[what] = self._seconds.get(what, 0.0) + seconds
+            else:
+                continue
+            known += seconds
+        own = own_seconds - self._own_before
+        self._total += max(known, _seconds(marks[0][1], marks[-1][1]) - own)
 
     def of(self, modules: Sequence[LayerModule]) -> list[float]:
         """The shares of layer modules; 0 where nothing is known of them."""
