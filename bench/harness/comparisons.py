@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import enum
 import functools
@@ -11,6 +10,8 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from bench.harness.runs import Kind, control_share, own_options
 from bench.harness.task import Quality
@@ -272,16 +273,8 @@ def row(runs: Group, label: str, quality: Quality) -> Row | None:
 def quality_at(record: Record, quality: Quality, seconds: float) -> float:
     """The score of a run that is stopped after so many seconds of training, linear between two evaluations. Ahead of
     the first evaluation it is that evaluation's, which favours stopping."""
-    curve = record["curve"]
-    times = [point["seconds"] for point in curve]
-    after = bisect.bisect_left(times, seconds)
-    if after == len(curve):
-        return record["final"]
-    if after == 0:
-        return curve[0][quality.name]
-    part = (seconds - times[after - 1]) / (times[after] - times[after - 1])
-    one, two = (curve[index][quality.name] for index in (after - 1, after))
-    return one + part * (two - one)
+    times, scores = zip(*((point["seconds"], point[quality.name]) for point in record["curve"]))
+    return float(np.interp(seconds, times, scores, right=record["final"]))
 
 
 def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from bench.harness.comparisons import Group, Record, Spread
 from bench.harness.runs import Kind
 from bench.harness.task import Quality
@@ -78,12 +80,7 @@ def stopped_curve(plain: Record, quality: Quality) -> list[tuple[float, float]]:
 
 def stopped_at(curve: list[tuple[float, float]], ratio: float) -> float:
     """Linear between evaluations; the last value from the end on."""
-    before = curve[0]
-    for at, gain in curve:
-        if at >= ratio:
-            return gain if at == before[0] else before[1] + (ratio - before[0]) / (at - before[0]) * (gain - before[1])
-        before = (at, gain)
-    return curve[-1][1]
+    return float(np.interp(ratio, *zip(*curve)))
 
 
 def spread_of(found: Sequence[Duel], value: str) -> Spread | None:

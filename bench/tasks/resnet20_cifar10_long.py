@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from torch import nn
-
-from bench.harness.task import Profile, Quality, step_decay
-from bench.tasks.classification import ImageClassification
-from bench.tasks.datasets.cifar10 import read_cifar10
-from bench.tasks.models.resnet_cifar import CifarResNet
+from bench.harness.task import Profile
+from bench.tasks.resnet_cifar10 import ResNetCifar10
 
 _SETTINGS = {
     "blocks": 3,
@@ -21,7 +17,7 @@ _SETTINGS = {
 }
 
 
-class ResNet20Cifar10Long(ImageClassification):
+class ResNet20Cifar10Long(ResNetCifar10):
     """The profile "small" trains for 150 epochs on a tenth of the images at half the resolution.
 
     The profile "smoke" takes seconds and shows nothing but that the harness works.
@@ -29,7 +25,6 @@ class ResNet20Cifar10Long(ImageClassification):
 
     name = "resnet20-long"
     title = "ResNet-20, CIFAR-10, 150 epochs"
-    quality = Quality("accuracy", "points", higher_is_better=True, scale=100)
     profiles = {
         "smoke": Profile(
             steps=96, batch_size=32, evaluations=4, settings={**_SETTINGS, "width": 4, "training": 256, "testing": 128}
@@ -50,12 +45,3 @@ class ResNet20Cifar10Long(ImageClassification):
             [model.head],
         ]
     )
-    rate = staticmethod(step_decay(0.5, 0.75))
-
-    def load(self) -> None:
-        ((self._images, self._labels), (self._test_images, self._test_labels)) = read_cifar10(
-            self.data, self.settings["training"], self.settings["testing"], self.settings["size"]
-        )
-
-    def build_model(self) -> nn.Module:
-        return CifarResNet(self.settings["blocks"], self.settings["width"])

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from torch import nn
-
-from bench.harness.task import Profile, Quality, step_decay
-from bench.tasks.classification import ImageClassification
-from bench.tasks.datasets.cifar10 import read_cifar10
-from bench.tasks.models.resnet_cifar import CifarResNet
+from bench.harness.task import Profile
+from bench.tasks.resnet_cifar10 import ResNetCifar10
 
 
-class ResNet56Cifar10(ImageClassification):
+class ResNet56Cifar10(ResNetCifar10):
     """The profile "small" has all 56 layers, and trains on a part of the images at half the resolution."""
 
     name = "resnet56-cifar10"
     title = "ResNet-56, CIFAR-10"
-    quality = Quality("accuracy", "points", higher_is_better=True, scale=100)
     profiles = {
         "small": Profile(
             steps=1_600,
@@ -61,12 +56,3 @@ class ResNet56Cifar10(ImageClassification):
             model.head,
         ]
     )
-    rate = staticmethod(step_decay(0.5, 0.75))
-
-    def load(self) -> None:
-        ((self._images, self._labels), (self._test_images, self._test_labels)) = read_cifar10(
-            self.data, self.settings["training"], self.settings["testing"], self.settings["size"]
-        )
-
-    def build_model(self) -> nn.Module:
-        return CifarResNet(self.settings["blocks"], self.settings["width"])

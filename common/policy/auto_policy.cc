@@ -37,6 +37,20 @@ constexpr double kMinStepsOfAdvice = 0.03;
 // A module that somebody unfroze does not freeze early again at once.
 constexpr int64_t kPeriodsAfterUnfreeze = 2;
 
+// Advises to stop early where rates fall smoothly: what a late freeze saves can be had more cheaply (docs/adr/0044).
+// Empty elsewhere.
+std::string AdviceOn(const JobShape& shape) {
+  if (!FallSmoothly(shape.planned_learning_rates)) return "";
+  const int64_t total = shape.total_steps;
+  const int64_t end = StepAtArea(1 - kAreaOfAdvice, shape.planned_learning_rates, total);
+  const double saved = static_cast<double>(total - end) / static_cast<double>(total);
+  if (saved < kMinStepsOfAdvice) return "";
+  return absl::StrFormat(
+      "[STOP_INSTEAD] the last %.0f %% of the steps have %.3g %% of the area under the learning rates; a training that "
+      "ends after step %d is as good, and saves more than a late freeze",
+      100 * saved, 100 * kAreaOfAdvice, end);
+}
+
 // This policy freezes late, when most of the steps are done and next to nothing of the learning rate is left
 // (LateClock). Then it freezes all modules whose gradients do not clearly say more than noise (SnrGate as a veto).
 // Before that it freezes, where rates fall smoothly, front modules that take time and learn next to nothing
@@ -77,19 +91,7 @@ class AutoPolicy : public Arbiter {
     return left ? absl::StrCat("[RATES_STAY_HIGH] ", *left) : "";
   }
 
-  // Where rates fall smoothly, what a late freeze saves can be had more cheaply (docs/adr/0044).
-  std::string advice() const override {
-    if (!FallSmoothly(shape().planned_learning_rates)) return "";
-    const int64_t total = shape().total_steps;
-    const int64_t end = StepAtArea(1 - kAreaOfAdvice, shape().planned_learning_rates, total);
-    const double saved = static_cast<double>(total - end) / static_cast<double>(total);
-    if (saved < kMinStepsOfAdvice) return "";
-    return absl::StrFormat(
-        "[STOP_INSTEAD] the last %.0f %% of the steps have %.3g %% of the area under the learning rates; a training "
-        "that "
-        "ends after step %d is as good, and saves more than a late freeze",
-        100 * saved, 100 * kAreaOfAdvice, end);
-  }
+  std::string advice() const override { return advice_; }
 
  protected:
   std::optional<Decision> Check() override {
@@ -127,6 +129,7 @@ class AutoPolicy : public Arbiter {
         config_(config),
         late_(late),
         early_(config.early_share, config.lr_area_left, shape),
+        advice_(AdviceOn(shape)),
         unasked_until_(shape.first_step) {}
 
   std::optional<Decision> CheckEarly() {
@@ -197,6 +200,7 @@ class AutoPolicy : public Arbiter {
   const AutoConfig config_;
   LateClock late_;
   EarlyPrefix early_;
+  const std::string advice_;
   int64_t next_early_ = 0;     // step of the next look at what may freeze early
   int64_t unasked_until_ = 0;  // nobody was asked for gradients until this step, however near a check was
 };

@@ -12,9 +12,9 @@ import re
 import sys
 from collections.abc import Iterator
 
-from comments import CPP_CODE
+from comments import CPP_CODE, HEADLESS
 from markdown_text import sentences, words
-from prose import BARE_DECIMAL, HEADLESS, HISTORY, LONGEST_SENTENCE, STACKED
+from prose import BARE_DECIMAL, HISTORY, LONGEST_SENTENCE, STACKED
 from source_tree import files, name, text
 
 TREES = ("common/", "controller/", "jobs/", "worker/", "launcher/", "bench/")

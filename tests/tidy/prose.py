@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator
 
+from comments import HEADLESS
 from markdown_text import Block, blocks, sentences, words
 from source_tree import ROOT, files, name, text
 
@@ -36,7 +37,6 @@ HISTORY = re.compile(
 )
 BARE_DECIMAL = re.compile(r"(?<![\w.])\.\d")
 RATIO = re.compile(r"(?<![\w.])[01]?\.\d+(?: ?± ?[\d.]+)? of\b")
-HEADLESS = re.compile(r"(?:Of|That of|Those of|What|Which|Whose|Nor|Else)\b")
 STACKED = re.compile(r"\b(?:that|those) of (?:which|whom|what|that|those)\b|\bof what (?:is|are|was|were)\b")
 
 

@@ -80,15 +80,17 @@ def test_time_goes_to_the_module_whose_gradient_comes_next(clock: Clock):
 def test_what_egeria_takes_is_no_part_of_a_step(clock: Clock):
     model = Model(clock)
     modules = partition(model, [r"layers\.0", r"layers\.1", r"layers\.2"])
-    shares = StepShares(model)
-    shares.begin(modules, own_seconds=7.0)
+    own = [7.0]
+    shares = StepShares(model, lambda: own[0])
+    shares.begin(modules)
     clock.now += 3.4 + 50.0  # a proof of the cache's comes between
     output = model(torch.randn(2, 4))
     shares.after_forward()
     output.sum().backward()
     shares.before_step()
     clock.now += 0.6
-    shares.end(own_seconds=57.0)
+    own[0] = 57.0
+    shares.end()
     assert shares.of(modules) == pytest.approx([0.32, 0.22, 0.12])
 
 

@@ -101,7 +101,8 @@ class FollowedTraining:
         self._untrained = Untrained(self.model, self._optimizers, self.switcher, self.tell, self._freeze_no_more)
         self._script = ScriptFreezes(self.model, self.switcher, self._untrained, config.pin_frozen_modes)
         self._divergence = Divergence(self.switcher, config, self.tell, self._skip_nothing)
-        self._trained = TrainedModel(self.model, spec, spec is not None, StepShares(model), trained)
+        shares = StepShares(model, self._own_seconds)
+        self._trained = TrainedModel(self.model, spec, spec is not None, shares, trained)
         self._gradients = GradientReadings(self.switcher, self.ledger, self.tell)
         self.link = SessionLink(config, self.ledger, self._gradients, self._trained.shares, self.tell)
         config.check_plans(len(self.switcher.modules))
@@ -292,7 +293,7 @@ class FollowedTraining:
     def on_step(self) -> None:
         """The optimizer has stepped: this is the boundary between two training steps."""
         self.step += 1
-        self._trained.shares.end(self._own_seconds())
+        self._trained.shares.end()
         prefix = self.switcher.prefix
         self.cache.end_step()
         self.ledger.end_step(prefix, self.switcher.frozen_share)
@@ -322,7 +323,7 @@ class FollowedTraining:
             self._call_order.begin(self.switcher.modules)
         if self.link.is_wanted and self.switcher.prefix == 0:  # it starts soon
             with self._reporting():
-                self._trained.shares.begin(self.switcher.modules, self._own_seconds())
+                self._trained.shares.begin(self.switcher.modules)
 
     def _own_seconds(self) -> float:
         """Returns what Egeria has taken of the training thread's time so far."""

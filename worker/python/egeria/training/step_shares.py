@@ -32,9 +32,14 @@ class StepShares:
         the ranks have agreed on it.
     """
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, own_seconds: Callable[[], float] = lambda: 0.0):
+        """
+        Args:
+          own_seconds: returns what Egeria has taken of the training thread's time so far, which is no part of a step.
+        """
         self.known: dict[str, float] = {}
         self._model = model
+        self._own_seconds = own_seconds
         self._mark = _marker(device_of(model))
         self._seconds: dict[int, float] = {}  # by parameter
         self._optimizer = 0.0
@@ -43,17 +48,16 @@ class StepShares:
         self._marks: list[tuple[int, Any]] = []  # marks of the step under way: (parameter, or one of the numbers below)
         self._handles: list[RemovableHandle] = []
 
-    def begin(self, modules: Sequence[LayerModule], own_seconds: float = 0.0) -> None:
-        """The step that begins is measured; nothing is frozen in it. Egeria has spent `own_seconds` so far, and what it
-        spends until end() is no part of the step."""
+    def begin(self, modules: Sequence[LayerModule]) -> None:
+        """The step that begins is measured; nothing is frozen in it."""
         self._unhook()
-        self._own_before = own_seconds
         if has_compiled(self._model):
             return  # all gradients of a compiled graph arrive together
         for module in modules:
             for _, parameter in module.parameters():
                 if parameter.requires_grad and not hasattr(parameter, "device_mesh"):
                     self._handles.append(parameter.register_hook(self._hook_of(id(parameter))))
+        self._own_before = self._own_seconds()
         self._marks = [(_BEGIN, self._mark())] if self._handles else []
 
     def after_forward(self) -> None:
@@ -62,8 +66,7 @@ class StepShares:
     def before_step(self) -> None:
         self._note(_OPTIMIZER)
 
-    def end(self, own_seconds: float = 0.0) -> None:
-        """The step has ended, and Egeria has spent `own_seconds` so far."""
+    def end(self) -> None:
         self._unhook()
         marks, self._marks = self._marks, []
         if not marks:
@@ -79,7 +82,7 @@ class StepShares:
             else:
                 continue
             known += seconds
-        own = own_seconds - self._own_before
+        own = self._own_seconds() - self._own_before
         self._total += max(known, _seconds(marks[0][1], marks[-1][1]) - own)
 
     def of(self, modules: Sequence[LayerModule]) -> list[float]:
