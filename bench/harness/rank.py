@@ -271,7 +271,15 @@ class Trainer:
             dist.all_gather_object(of_ranks, self.summary["cache"] or {})
             self.cache = {
                 name: sum(counts.get(name, 0) for counts in of_ranks)
-                for name in ("passes", "passes_skipped", "hits", "misses", "saved_seconds", "spent_seconds")
+                for name in (
+                    "passes",
+                    "passes_skipped",
+                    "passes_spared",
+                    "hits",
+                    "misses",
+                    "saved_seconds",
+                    "spent_seconds",
+                )
             }
 
 

@@ -16,14 +16,12 @@
 namespace egeria::policy {
 namespace {
 
-// So many steps pass before it freezes, to measure a step with nothing frozen. They are a fiftieth of all, but at least
-// as many as workers measure before they tell of it (30, and the first few do not count). A fifth is the most.
-constexpr int64_t kMinActiveSteps = 40;
-constexpr int64_t kMaxActiveSteps = 64;
+// So many steps pass before it freezes, a fifth of all at most: workers cannot tell what freezing saves without ten
+// steps with nothing frozen. They are no more, since a new head's first gradients only disturb what was pretrained.
+constexpr int64_t kActiveSteps = 12;
 
 int64_t ActiveSteps(int64_t total_steps) {
-  if (total_steps == 0) return kMaxActiveSteps;
-  return std::min(std::clamp(total_steps / 50, kMinActiveSteps, kMaxActiveSteps), total_steps / 5);
+  return total_steps == 0 ? kActiveSteps : std::min(kActiveSteps, total_steps / 5);
 }
 
 struct Shares {
@@ -67,10 +65,10 @@ int64_t StepOfStage(int stage, const JobShape& shape) {
 
 // This policy is for fine-tuning a trained model: it freezes a prefix early, and deepens it as less is left to learn.
 // A prefix that is given freezes with the first observation, and stays. Otherwise the first one is the smallest whose
-// step shares add up to the budget (or to the job's, if that is less). It freezes once the time of a step with
-// nothing frozen has been measured. Stage i of S comes when a part 4^-i of the area under the learning rates is left.
-// It freezes i / S of what the budget has left active, the last module aside. Where step shares are unknown,
-// parameters stand in for time, and the reason says so.
+// step shares add up to the budget (or to the job's, if that is less). It freezes as soon as the time of a step with
+// nothing frozen has been measured. Stage i of S comes when a part 4^-i of the area under the learning rates is left,
+// and freezes about i / S of what the first prefix has left active, the last module aside. Where step shares are
+// unknown, parameters stand in for time, and the reason says so.
 //
 // It measures nothing of the model. Where somebody else thaws what it has frozen, it freezes nothing more. Thread-
 // compatible.
@@ -87,13 +85,14 @@ class FinetunePolicy : public PrefixPolicy {
     const std::string first =
         absl::StrFormat("for a budget of %g %%%s", 100 * budget,
                         all < budget * (1 - 1e-9) ? ", which all but the last module do not reach" : "");
-    Add(shape.first_step + ActiveSteps(shape.total_steps), SmallestPrefixReaching(budget, shares.values), shares,
-        first);
+    const int first_prefix = SmallestPrefixReaching(budget, shares.values);
+    Add(shape.first_step + ActiveSteps(shape.total_steps), first_prefix, shares, first);
     if (shape.budget > 0 || shape.total_steps == 0 || all <= budget) return;
+    const double frozen = ShareOfPrefix(first_prefix, shares.values);
     for (int i = 1; i < config.stages; ++i) {
-      const double amount = budget + (all - budget) * i / config.stages;
+      const double amount = frozen + (all - frozen) * i / config.stages;
       const int64_t step = std::max(StepOfStage(i, shape), stages_.back().step);
-      Add(step, SmallestPrefixReaching(amount, shares.values), shares,
+      Add(step, PrefixNearestTo(amount, shares.values), shares,
           absl::StrFormat("with %.2g %% of the area under the learning rates to come", 100 * std::pow(0.25, i)));
     }
   }

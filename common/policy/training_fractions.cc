@@ -95,6 +95,14 @@ int SmallestPrefixReaching(double amount, const std::vector<double>& shares) {
   return last;
 }
 
+int PrefixNearestTo(double amount, const std::vector<double>& shares) {
+  const int reaching = SmallestPrefixReaching(amount, shares);
+  const int before = std::max(1, reaching - 1);
+  const double above = ShareOfPrefix(reaching, shares) - amount;
+  const double below = amount - ShareOfPrefix(before, shares);
+  return below <= above * (1 + 1e-9) ? before : reaching;
+}
+
 double ShareOfPrefix(int prefix, const std::vector<double>& shares) {
   return std::accumulate(shares.begin(), shares.begin() + prefix, 0.0);
 }

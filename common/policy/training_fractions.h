@@ -41,6 +41,10 @@ std::vector<double> TimeSharesOf(const JobShape& shape);
 // the last module where none does.
 int SmallestPrefixReaching(double amount, const std::vector<double>& shares);
 
+// Returns the prefix k >= 1, all but the last module at most, whose shares[0] + .. + shares[k-1] is nearest to
+// `amount`; the smaller one of two.
+int PrefixNearestTo(double amount, const std::vector<double>& shares);
+
 // Returns shares[0] + .. + shares[prefix-1].
 double ShareOfPrefix(int prefix, const std::vector<double>& shares);
 

@@ -102,6 +102,11 @@ void PassLedger::Kept(double seconds_behind) {
   cost_.Filled(spent_ + Now() - since_);
 }
 
+void PassLedger::Spared(double seconds) {
+  ++counts_.passes_spared;
+  saved_before_ += seconds;
+}
+
 void PassLedger::EndCompute() {
   if (timed_) cost_.Computed(Now() - computing_since_);
 }

@@ -33,9 +33,10 @@ class PassLedger {
   using Clock = std::function<double(bool wait)>;
 
   struct Counts {
-    int64_t passes = 0;  // training passes with a frozen prefix
-    int64_t passes_skipped = 0;
-    int64_t hits = 0;  // samples whose frozen forward pass was skipped
+    int64_t passes = 0;          // training passes with a frozen prefix
+    int64_t passes_skipped = 0;  // none of its layers ran
+    int64_t passes_spared = 0;   // computed to be kept, from behind a shallower prefix on
+    int64_t hits = 0;            // samples whose frozen forward pass was skipped
     // Samples by the reason why they were computed; passes for "no_ids".
     std::map<std::string, int64_t> misses;
     int64_t proofs = 0;
@@ -86,6 +87,9 @@ class PassLedger {
   void Skipped();
   // Other threads and the daemon have spent so many seconds of processor time on writing so far.
   void Kept(double seconds_behind = 0);
+
+  // The pass began behind a shallower prefix that is kept, which saved so many seconds less what that took.
+  void Spared(double seconds);
 
   // The frozen layers' own forward pass of the whole batch lies between these.
   void BeginCompute() { computing_since_ = Now(); }

@@ -125,6 +125,7 @@ py::dict CountersOf(const PassLedger& ledger) {
   out["misses"] = misses;
   out["passes"] = counts.passes;
   out["passes_skipped"] = counts.passes_skipped;
+  out["passes_spared"] = counts.passes_spared;
   out["proofs"] = counts.proofs;
   out["audits"] = counts.audits;
   out["failures"] = counts.failures;
@@ -287,6 +288,7 @@ void DefineLedger(py::module_& module) {
       .def("skipped", &PassLedger::Skipped)
       .def("kept", &PassLedger::Kept, "seconds_behind"_a = 0.0,
            "seconds_behind: of processor time that others have spent on writing so far.")
+      .def("spared", &PassLedger::Spared, "seconds"_a, "The pass began behind a shallower prefix.")
       .def("begin_compute", &PassLedger::BeginCompute)
       .def("end_compute", &PassLedger::EndCompute)
       .def("patience", &PassLedger::patience, "longest"_a, "Seconds that a pass may wait for the cache.")

@@ -169,6 +169,22 @@ TEST(PassLedger, MeasuresStepsForWhatIsKeptBeforeItIsKnownThatSamplesRepeat) {
   EXPECT_LT(0.010 * kept, 0.021 * now);
 }
 
+TEST(PassLedger, CountsWhatAShallowerPrefixSaves) {
+  double now = 0;
+  PassLedger ledger([&now](bool) { return now; }, /*always=*/true);
+  ledger.Begin(kBatch, true);
+  ledger.Ask();
+  ledger.Answer(kAbsent, true);
+  ASSERT_EQ(ledger.Decide(false), Step::kCompute);
+  ledger.Resume();
+  ledger.Kept();
+  ledger.Spared(0.25);
+  ledger.Follow();
+  EXPECT_EQ(ledger.counts().passes_spared, 1);
+  EXPECT_EQ(ledger.counts().passes_skipped, 0);
+  EXPECT_DOUBLE_EQ(ledger.estimates().saved_seconds, 0.25);
+}
+
 TEST(PassLedger, AProofCountsToNoPass) {
   double now = 0;
   PassLedger ledger([&now](bool) { return now; }, /*always=*/true);

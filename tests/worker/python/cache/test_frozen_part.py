@@ -43,6 +43,12 @@ class Searched:
         self.cut = list(part.frozen[0].unit_names)
         return self._store
 
+    def shallower_prefixes(self):
+        return ()
+
+    def drop(self, prefix):
+        raise AssertionError("there is none")
+
 
 class Result:
     """A script of a user's ends with this."""

@@ -29,3 +29,19 @@ def test_freezes_thaws_and_freezes_more(options: list[str], cache_daemon: Daemon
             assert last == 0 and "COMPILED" in other["reason"]
         else:
             assert before == 0 and first > 40 and between == first and last > first + 20, other["skipped"]
+
+
+@pytest.mark.parametrize("options", [[], ["--spoil"]])
+def test_a_deeper_prefix_is_computed_from_behind_a_shallower_one(
+    options: list[str], cache_daemon: Daemon, tmp_path: pathlib.Path
+):
+    plain = run(tmp_path / "plain", "--deepen")
+    cached = run(tmp_path / "cached", "--cache", cache_daemon.address, "--deepen", *options)
+    for one, other in zip(plain, cached):
+        assert one["losses"] == other["losses"] and one["weights"] == other["weights"]
+        first, second, third, end = other["spared"]
+        assert first == second == 0 and other["skipped"][-1] > 80, other
+        if options:
+            assert third == end == 0, other
+        else:  # where the second prefix has not got all samples when the third one freezes, the first one has them
+            assert third > 0 and end > third, other

@@ -1,6 +1,6 @@
 """A script on two ranks that freezes layers by itself, thaws them and freezes more, and what the cache did in it.
 
-  script_freezes_job.py OUT [--cache ADDRESS] [--compile] [--wrap-anew]
+  script_freezes_job.py OUT [--cache ADDRESS] [--compile] [--wrap-anew] [--deepen] [--spoil]
 Each rank writes OUT/rank<r>.json. Without --cache Egeria is not attached at all.
 """
 
@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import pathlib
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,11 +24,19 @@ from torch.utils.data.distributed import DistributedSampler
 
 import egeria
 from egeria import data
+from egeria.cache.kept_prefix import KeptPrefix
+from egeria.cache.shallower_prefix import ShallowerPrefix
 from support.ending import end_process_group
 
-SAMPLES, BATCH, EPOCHS = 60, 6, 48  # five steps of each rank in an epoch
-# From each of these steps on, these layers do not train.
-FROZEN = {50: ["stem", "layer1"], 120: [], 200: ["stem", "layer1", "layer2"]}
+BATCH = 6
+# Samples, five steps of each rank in an epoch, epochs, and from which steps on which layers do not train.
+THAWS = 60, 48, {50: ["stem", "layer1"], 120: [], 200: ["stem", "layer1", "layer2"]}
+# Twenty steps in an epoch. More freezes in the midst of epochs, and again before what froze second has come again.
+DEEPENS = (
+    240,
+    9,
+    {30: ["stem", "layer1"], 75: ["stem", "layer1", "layer2"], 95: ["stem", "layer1", "layer2", "layer3"]},
+)
 
 
 def freeze(model: nn.Module, names: list[str]) -> None:
@@ -36,20 +45,38 @@ def freeze(model: nn.Module, names: list[str]) -> None:
         model.get_submodule(name).requires_grad_(False).eval()
 
 
+def spoil() -> None:
+    begin_behind = ShallowerPrefix.begin_behind
+
+    def spoiled(self: ShallowerPrefix, *arguments: Any) -> bool:
+        fetch = KeptPrefix.fetch
+        self._kept.fetch = lambda *asked: (lambda tensors, *found: ([one + 1 for one in tensors], *found))(
+            *fetch(self._kept, *asked)
+        )
+        return begin_behind(self, *arguments)
+
+    ShallowerPrefix.begin_behind = spoiled
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--cache")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--wrap-anew", action="store_true", help="DistributedDataParallel is made anew at each change")
+    parser.add_argument("--deepen", action="store_true", help="nothing thaws, and more freezes")
+    parser.add_argument("--spoil", action="store_true", help="what is kept of a shallower prefix is wrong")
     arguments = parser.parse_args()
+    if arguments.spoil:
+        spoil()
+    count, epochs, frozen = DEEPENS if arguments.deepen else THAWS
     torch.set_num_threads(1)
     be_patient()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
     network = resnet()
-    inputs = torch.randn(SAMPLES, 3, 16, 16)
+    inputs = torch.randn(count, 3, 16, 16)
     samples = TensorDataset(inputs, inputs.flatten(1).argmax(1) % 10)
     torch.manual_seed(100 + rank)
 
@@ -66,12 +93,12 @@ def main() -> None:
         config = egeria.Config(controller="none", policy="none", cache=arguments.cache, cache_use="always")
         session = egeria.attach(model, optimizer, config=config)
         loader = data.wrap(loader)
-    losses, skipped = [], {}
-    for epoch in range(EPOCHS):
+    losses, skipped, spared = [], {}, {}
+    for epoch in range(epochs):
         sampler.set_epoch(epoch)
         for batch, labels in loader:
-            if len(losses) in FROZEN:
-                freeze(network, FROZEN[len(losses)])
+            if len(losses) in frozen:
+                freeze(network, frozen[len(losses)])
                 optimizer.zero_grad()
                 model = wrapped() if arguments.wrap_anew else model
             loss = F.cross_entropy(model(batch), labels)
@@ -80,7 +107,9 @@ def main() -> None:
             optimizer.step()
             losses.append(loss.item().hex())
             if session is not None:
-                skipped[len(losses)] = session.cache_counters()["passes_skipped"]
+                counters = session.cache_counters()
+                skipped[len(losses)] = counters["passes_skipped"]
+                spared[len(losses)] = counters["passes_spared"]
         if session is not None:
             wait_until_kept(session)
             dist.barrier()  # a rank's next samples may be those of the other
@@ -90,7 +119,8 @@ def main() -> None:
             {
                 "losses": losses,
                 "weights": weights.hexdigest(),
-                "skipped": [skipped.get(step, 0) for step in (50, 120, 200, len(losses))],
+                "skipped": [skipped.get(step, 0) for step in (*frozen, len(losses))],
+                "spared": [spared.get(step, 0) for step in (*frozen, len(losses))],
                 "summary": session.summary() if session is not None else None,
                 "reason": session.cache_estimates()["reason"] if session is not None else None,
             }

@@ -40,6 +40,12 @@ class FirstLayers:
     def open(self, part: Part, form: bytes) -> Any:
         return self._store
 
+    def shallower_prefixes(self):
+        return ()
+
+    def drop(self, prefix):
+        raise AssertionError("there is none")
+
 
 def skipper_of(
     model: nn.Module,
@@ -163,7 +169,7 @@ class Run:
     @property
     def live(self) -> list[str]:
         """Names of the layers whose outputs crossed the cut."""
-        cut = next(proven.cut for proven in self.skipper._proofs._proven.values() if proven is not None)
+        cut = next(proven.cut for proven in self.skipper._kept.proofs._proven.values() if proven is not None)
         return [cut.names[index] for index in cut.live]
 
     def same_as(self, other: Run) -> bool:

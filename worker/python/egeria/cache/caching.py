@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -18,6 +18,7 @@ from egeria.cache.other_forms import AS_THEY_ARE, Forms
 from egeria.cache.prefix_store import ROUNDING, PrefixStore, fingerprint
 from egeria.cache.refused import Refused
 from egeria.cache.repeated_samples import Repeats
+from egeria.cache.shallower_prefix import ShallowerPrefix
 from egeria.cache.skipper import Skipper
 from egeria.config import Config
 from egeria.data import stand_in
@@ -32,6 +33,9 @@ _logger = logging.getLogger("egeria")
 _AHEAD = 8
 # A change of frozen layers that lasts so many steps is taken for what they are.
 _SETTLED_AFTER = 4
+# So many shallower prefixes help to keep a deeper one, for so many epochs.
+_MOST_SHALLOWER = 2
+_EPOCHS_OF_SHALLOWER = 2
 _mode_of = operator.attrgetter("training")
 
 
@@ -96,6 +100,7 @@ class Caching:
         self._cache: _native.ActivationCache | None = None
         self._store: PrefixStore | None = None
         self._skipper: Skipper | None = None
+        self._shallower: list[ShallowerPrefix] = []  # the deepest first
         self._gate = CacheGate(device_of(model), self.repeats, always, lambda: current().drew, steps_left)
         self._final: dict[str, Any] | None = None  # estimates() at the end
         self._rounding: dict[str, float | None] | None = None  # its effect for the newest prefix, once it is known
@@ -170,12 +175,16 @@ class Caching:
                 if self._has_changed():
                     self._return_when_settled()
                 self._look_again()
+                if self._shallower and self._gate.epochs >= _EPOCHS_OF_SHALLOWER:
+                    self._drop_shallower(lambda prefix: True)
             return
         with self._gate.watch:
             self._look()
             if not may_begin and self._part is not None and not self._part.fingerprint.trains:
                 return
             self._settled_after = _SETTLED_AFTER
+            if self._modules and may_begin:
+                self._hold_shallower()
             self._leave(forget=not self._modules)
             if self._modules and may_begin:
                 self._begin()
@@ -190,7 +199,8 @@ class Caching:
         """Returns the ledger's counts over all prefixes, and, with "cache_" before them, those of the line to the
         daemon.
 
-        "passes", "passes_skipped"; "hits" and "misses" in samples. Misses by reason are the store's ("miss_absent",
+        "passes", "passes_skipped"; "passes_spared" were computed to be kept, but for the layers of a shallower prefix
+        that was; "hits" and "misses" in samples. Misses by reason are the store's ("miss_absent",
         "miss_late", "miss_other_input", ...), "miss_recomputed" (with others of their batch), "miss_audited",
         "miss_no_ids" (in passes), "miss_off" (the cache does not pay), "miss_unproven" (there is no proof for this
         shape of call), "miss_unusual_call", "miss_unfit" (the store gave something else) and "miss_failure". "proofs"
@@ -222,14 +232,15 @@ class Caching:
 
     def summary(self) -> dict[str, Any]:
         """Returns passes, passes_skipped (training passes with frozen layers, and those that needed none of them),
-        hits, misses (samples), saved_seconds (less what it took), spent_seconds, state, reason. Where hits are rounded,
-        "precision" and "rounding" say how, and what that does to the model: see RoundingEffect."""
+        passes_spared (a shallower prefix was kept, and its layers were not needed), hits, misses (samples),
+        saved_seconds (less what it took), spent_seconds, state, reason. Where hits are rounded, "precision" and
+        "rounding" say how, and what that does to the model: see RoundingEffect."""
         counters, estimates = self._gate.ledger.counters(), self.estimates()
         self._note_rounding()
         rounds = {"precision": self._format, "rounding": self._rounding} if self._format in ROUNDING else {}
         return {
             **rounds,
-            **{name: counters[name] for name in ("passes", "passes_skipped", "hits", "misses")},
+            **{name: counters[name] for name in ("passes", "passes_skipped", "passes_spared", "hits", "misses")},
             "spent_seconds": self.spent_seconds,
             **{name: estimates[name] for name in ("saved_seconds", "state", "reason")},
         }
@@ -254,6 +265,9 @@ class Caching:
         else they stay for its resume."""
         self._final = self.estimates()
         self._leave(forget)
+        for prefix in self._shallower:
+            prefix.close(forget=False)
+        self._shallower.clear()
         if self._cache is not None:
             self._cache.flush(1.0)
             self._cache.close()
@@ -297,14 +311,7 @@ class Caching:
 
     def _begin(self) -> None:
         if self._cache is None:
-            self._cache = _native.ActivationCache(
-                self._address,
-                self._namespace(),
-                device=str(device_of(self._model)),
-                format=self._format,
-                quota_bytes=self._quota_bytes,
-                patience_seconds=CacheGate.longest_patience,
-            )
+            self._cache = self._connect()
         self._skipper = Skipper(
             self._model,
             self,
@@ -315,6 +322,16 @@ class Caching:
             tell=self._tell,
             first_pass=self._first_pass,
             forms=self._forms,
+        )
+
+    def _connect(self) -> _native.ActivationCache:
+        return _native.ActivationCache(
+            self._address,
+            self._namespace(),
+            device=str(device_of(self._model)),
+            format=self._format,
+            quota_bytes=self._quota_bytes,
+            patience_seconds=CacheGate.longest_patience,
         )
 
     # The skipper asks these for the part that it skips.
@@ -334,12 +351,39 @@ class Caching:
         """Forgets what is kept of another part than this one, or of this one in another form."""
         self._form = form
         before, self._fingerprint = self._fingerprint, fingerprint(part.fingerprint, form)
-        if self._store is not None and before != self._fingerprint:
+        helps = [prefix for prefix in self._shallower if prefix.is_within(part)]
+        self._drop_shallower(lambda prefix: prefix not in helps, spare=self._fingerprint)
+        if self._store is not None and before not in (self._fingerprint, *(prefix.name for prefix in helps)):
             self._store.forget()
         self._search, self._part = None, part
         assert self._cache is not None
         self._store = PrefixStore(self._cache, self._fingerprint, self._format)
         return self._store
+
+    def shallower_prefixes(self) -> Sequence[ShallowerPrefix]:
+        return self._shallower
+
+    def drop(self, prefix: ShallowerPrefix) -> None:
+        self._drop_shallower(lambda other: other is prefix)
+
+    def _hold_shallower(self) -> None:
+        """More or less is frozen now: what was kept so far helps to keep what is frozen, if all of it still is."""
+        kept = None if self._skipper is None else self._skipper.kept
+        known = self._gate.ledger.estimates()
+        forward = known["forward_seconds"]
+        if kept is not None and known["state"] == "on" and forward is not None and not kept.store.rounds:
+            prefix = ShallowerPrefix(kept, self._connect(), self._fingerprint, self._format, forward)
+            self._shallower.insert(0, prefix)
+        kept_most = self._shallower[:_MOST_SHALLOWER]
+        self._drop_shallower(lambda prefix: prefix not in kept_most or not prefix.rests)
+        for prefix in self._shallower:
+            prefix.hold(self._modules)
+
+    def _drop_shallower(self, which: Callable[[ShallowerPrefix], bool], spare: bytes = b"") -> None:
+        """Forgets what is kept of these prefixes, but for the one of this name, which is kept on."""
+        for prefix in filter(which, list(self._shallower)):
+            prefix.close(forget=prefix.name != spare)
+            self._shallower.remove(prefix)
 
     def _note_rounding(self) -> None:
         if self._skipper is not None and self._skipper.rounding is not None:
@@ -358,6 +402,7 @@ class Caching:
         self._gate.follow()
 
     def _forget(self) -> None:
+        self._drop_shallower(lambda prefix: True)
         if self._store is not None:
             self._store.forget()
             self._store = None

@@ -46,6 +46,7 @@ class CacheGate:
       ledger: decides, and keeps the books.
       on_host: the model is there.
       watch: measures what the cache takes of the training thread's time, proofs and audits included.
+      epochs: so many times all samples have come again since this prefix was first kept.
       longest_patience: seconds that a pass, or a lookup, may wait for the store at most.
     """
 
@@ -85,6 +86,7 @@ class CacheGate:
         self.ledger.follow()
         self._first_batch: set[int] = set()  # the samples that were kept first
         self._seen_again = 0  # how many of those
+        self.epochs = 0
         if self._repeats.known is not None:
             self.ledger.samples_repeat(self._repeats.known)
 
@@ -153,6 +155,7 @@ class CacheGate:
         self._seen_again += sum(map(self._first_batch.__contains__, ids))
         if self._seen_again >= len(self._first_batch):
             self._seen_again -= len(self._first_batch)
+            self.epochs += 1
             self.ledger.epoch_passed()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -214,6 +214,12 @@ class Settings:
     def __init__(self, model: nn.Module):
         self._modules = list(model.modules())
         self._devices = sorted({"cpu", *(parameter.device.type for parameter in model.parameters())})
+
+    def without_modes_of(self, modules: Iterable[nn.Module], settings: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns what now() has returned, less the modes of these modules."""
+        left_out = set(modules)
+        modes, *others = settings
+        return bytes(mode for module, mode in zip(self._modules, modes) if module not in left_out), *others
 
     def now(self) -> tuple[Any, ...]:
         """Returns plain values to be compared, whose repr is the same in another process."""

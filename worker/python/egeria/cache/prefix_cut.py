@@ -100,12 +100,19 @@ class Cut:
             entry = self.entries[index]
             patches.replace(entry if shadow is None else shadow.of(entry), patch(index))
 
-    def compute(self, shadow: Shadow, call: Call, check: Callable[[], None] | None = None) -> list[Tensor]:
+    def compute(
+        self,
+        shadow: Shadow,
+        call: Call,
+        check: Callable[[], None] | None = None,
+        behind: tuple[Cut, Sequence[Tensor]] | None = None,
+    ) -> list[Tensor]:
         """Computes what crosses the cut in this call, by a forward pass of a shadow, which is left as soon as it is
         known.
 
         Args:
           check: called at that moment.
+          behind: a shallower cut, and what crosses it, which the pass may write to: it begins there.
 
         Raises:
           Refused: [NOT_CALLED] the forward pass went another way; [NO_SHADOW].
@@ -119,7 +126,10 @@ class Cut:
                 check()
             raise _Reached
 
-        with ForwardPatches() as patches, side_pass(shadow) as twin:
+        given = () if behind is None else behind[1]
+        with ForwardPatches() as patches, side_pass(shadow, given) as twin:
+            if behind is not None:
+                behind[0].skip(patches, given, shadow=shadow)
             if self.forms is not None:
                 self.forms.put_into(patches, shadow, self.live_entries)
             self.observe(patches, reached, shadow)

@@ -29,24 +29,27 @@ class PrefixStore:
     miss.
 
     Owned by the training thread.
+
+    Attributes:
+      ragged: rows may differ in their first dimension, as those of texts do.
     """
 
     def __init__(self, cache: _native.ActivationCache, prefix: bytes, format: str = "exact", ragged: bool = False):
         """
         Args:
           format: the cache's, which may round: see Config.cache_form().
-          ragged: rows may differ in their first dimension, as those of texts do.
+          ragged: whether rows may differ in length so far.
         """
         self._cache = cache
         self._prefix = prefix
         self._format = format
-        self._ragged = ragged
+        self.ragged = ragged
         cache.use(prefix, ragged)
 
     def shorten(self) -> None:
         """Rows may differ in their first dimension from here on, as those of texts do."""
-        if not self._ragged:
-            self._ragged = True
+        if not self.ragged:
+            self.ragged = True
             self._cache.use(self._prefix, True)
 
     def get(

@@ -6,8 +6,8 @@ import collections
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -120,6 +120,14 @@ class Proven:
         )
 
 
+class _Shape(NamedTuple):
+    """Calls are alike, for a proof, if these are equal."""
+
+    call: Any
+    settings: tuple[Any, ...]
+    hooks: int
+
+
 class Proofs:
     """Keeps the proofs about one frozen prefix. Owned by the training thread.
 
@@ -164,7 +172,7 @@ class Proofs:
         """
         settings = self._settings.now()
         # A hook on a submodule that is added later may use what a frozen layer computes.
-        shape = call.key(), settings, sum(map(len, self._hooks))
+        shape = _Shape(call.key(), settings, sum(map(len, self._hooks)))
         key = (shape, call.conditions()) if shape in self._deciding else shape
         self._passes += 1
         if key in self._proven:
@@ -193,6 +201,22 @@ class Proofs:
             self._shape_of_first, self._first_seconds = (call.batch, call.sample_key()), proving.seconds
         self._proven[key] = proven
         return proven
+
+    def known(self, call: Call, resting: Collection[nn.Module]) -> Proven | None:
+        """Returns the first proof that was confirmed for calls like this one before these modules came to rest. Their
+        modes, and the number of hooks, do not count."""
+        settings = self._settings.without_modes_of(resting, self._settings.now())
+        for key, proven in self._proven.items():
+            shape, conditions = (key, None) if isinstance(key, _Shape) else key
+            if (
+                proven is not None
+                and proven.confirmed
+                and shape.call == call.key()
+                and self._settings.without_modes_of(resting, shape.settings) == settings
+                and (conditions is None or conditions == call.conditions())
+            ):
+                return proven
+        return None
 
     def alone(self, proven: Proven, call: Call, missing: Sequence[int]) -> Call | None:
         """Returns a call that computes the samples in these rows, which come first in it; None: the whole batch is to

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -16,13 +15,15 @@ from egeria.cache import rounding_effect
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.frozen_part import Part
 from egeria.cache.gate import CacheGate
+from egeria.cache.kept_prefix import KeptPrefix, KeptSamples
 from egeria.cache.model_call import Call, UnusualCall
 from egeria.cache.other_forms import AS_THEY_ARE, Forms
-from egeria.cache.padded_lengths import as_wide_as, cleared
+from egeria.cache.padded_lengths import as_wide_as
 from egeria.cache.prefix_cut import Cut, shadow_of
 from egeria.cache.prefix_store import PrefixStore
 from egeria.cache.proofs_by_shape import Proofs, Proven
 from egeria.cache.refused import Refused
+from egeria.cache.shallower_prefix import ShallowerPrefix
 from egeria.cache.skip_checks import check_skippable, check_wrappers
 from egeria.data.stand_in import serve, stop_serving, values_in
 from egeria.model.inputs import batch_of
@@ -31,44 +32,10 @@ from egeria.model.shadow import FirstPass, Shadow
 
 _logger = logging.getLogger("egeria")
 
-# The ids in the store are remembered for so many samples.
-_MOST_FOUND_AS = 1 << 20
 # A prefix is left alone after this many failures in a row.
 _MAX_FAILURES = 3
-
-
-@dataclasses.dataclass
-class _Samples:
-    """Holds how the samples of a batch are kept.
-
-    Attributes:
-      ids, hashes: for each.
-      kept: of how many tokens; None: nothing is kept by tokens.
-      by_token: which tensors are.
-    """
-
-    ids: list[int]
-    hashes: list[int]
-    kept: list[int] | None
-    by_token: Sequence[bool]
-
-    def put(self, store: PrefixStore, rows: Sequence[int], tensors: Sequence[Tensor]) -> None:
-        """Offers what crosses the cut for the samples in these rows."""
-        if not rows:
-            return
-        ids, hashes = [self.ids[row] for row in rows], [self.hashes[row] for row in rows]
-        if self.kept is None:
-            store.put(ids, hashes, tensors)
-        else:
-            lengths = [[self.kept[row] for row in rows] if by_token else [] for by_token in self.by_token]
-            store.put(ids, hashes, tensors, lengths)
-
-    def without_padding(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Returns the tensors of the batch with zeros where nothing is kept."""
-        if self.kept is None:
-            return tensors
-        return [cleared(tensor, self.kept) if by else tensor for tensor, by in zip(tensors, self.by_token)]
-
+# So many passes are computed from the start before one begins behind a shallower prefix: the ledger measures them.
+_MEASURED_FIRST = 8
 
 _Fresh = tuple[list[int], Sequence[Tensor]]  # rows of a batch, and what crosses the cut for these
 
@@ -84,6 +51,12 @@ class PartSource(Protocol):
 
     def open(self, part: Part, form: bytes) -> PrefixStore:
         """Returns the store of a part that has been proven, and is computed in this form (Cut.form)."""
+
+    def shallower_prefixes(self) -> Sequence[ShallowerPrefix]:
+        """Returns what was kept of parts of this part before it was frozen, the deepest first."""
+
+    def drop(self, prefix: ShallowerPrefix) -> None:
+        """Forgets one of those, which is wrong."""
 
 
 class Skipper:
@@ -140,15 +113,12 @@ class Skipper:
         self._upcoming = upcoming
         self._own_forward_only = own_forward_only
         self._tell = tell
-        # These are there once a part has been proven.
-        self._part: Part | None = None
-        self._proofs: Proofs | None = None
-        self._store: PrefixStore | None = None
+        self._kept: KeptPrefix | None = None  # once a part has been proven
         self._patches = ForwardPatches()
         self._entered = False
-        self._found_as: dict[int, int] = {}  # samples that have other ids in the store, as they came last
         self._skips = False  # the pass under way goes without the frozen layers
         self._has_kept = False  # anything
+        self._computed = 0  # passes, to be kept
         self._shadow: Shadow | None = None  # computes samples alone
         self._failures = 0  # in a row
         self._handles: list[RemovableHandle] = []
@@ -173,6 +143,11 @@ class Skipper:
         if self.refusal is None:
             with self.gate.watch:
                 self._begin_pass(args, kwargs, ids)
+
+    @property
+    def kept(self) -> KeptPrefix | None:
+        """The prefix that is kept now; None where nothing is, or may be."""
+        return self._kept if self.refusal is None and self._has_kept else None
 
     @property
     def uses_pass(self) -> bool:
@@ -228,7 +203,9 @@ class Skipper:
             self._forget_what_differs()
             if used:
                 self._prepare(args, kwargs, list(ids or ()))
-                self._store.expect(self._expected())
+                upcoming = self._upcoming()
+                for prefix in (self._kept, *self._source.shallower_prefixes()):
+                    prefix.expect(upcoming)
             elif ids is not None:
                 stop_serving(self)
         except UnusualCall as error:
@@ -248,28 +225,30 @@ class Skipper:
         call = Call(args, kwargs, len(ids))
         if nn.modules.module._has_any_global_hook():
             raise UnusualCall("a hook for all modules may see what the frozen layers compute")
-        if self._proofs is None and not self._forms.settled():
+        if self._kept is None and not self._forms.settled():
             raise UnusualCall("it is not known yet in which form frozen layers are computed")
         proven = self._proof_for(call)
         if proven is None or not proven.confirmed:
             ledger.missed("unproven", call.batch)
             if proven is not None:
                 begin = ledger.now()
-                self._confirm(proven, call, self._samples(call, proven, ids), ids)
+                self._confirm(proven, call, self._kept.samples(call, proven, ids), ids)
                 ledger.spent(begin)
             return
         serve(self, call.batch)
-        cut, asked = proven.cut, self._samples(call, proven, ids)
-        tensors, missing = self._fetch(cut, asked)
+        cut, asked = proven.cut, self._kept.samples(call, proven, ids)
+        tensors, reasons, fits = self._kept.fetch(cut, asked, self.gate.patience)
+        self.gate.found(reasons)
+        tensors, missing = tensors if fits else (), ledger.answer(reasons, fits)
         if call.source is not None and call.source.fetched(missing):
-            asked = self._samples(call, proven, ids)
+            asked = self._kept.samples(call, proven, ids)
         if self._forget_what_differs():
             ledger.missed("recomputed", len(ids) - len(missing))
             return
         rows = self._compute_alone(proven, call, missing, tensors) if missing and tensors else ()
         step = ledger.decide(not missing or bool(rows))
         if step == "compute":
-            self._populate(cut, missing, asked)
+            self._populate(cut, missing, asked, self._begin_behind_shallower(call, proven, ids))
             return
         crossing = [spec.placed(tensor) for spec, tensor in zip(cut.tensors, tensors)]
         fresh = (missing, rows) if rows else ([], ())
@@ -281,40 +260,12 @@ class Skipper:
             cut.skip(self._patches, crossing, lambda: self._finish(lambda: self._use(asked, fresh), call.batch))
             self._skips = True
 
-    def _expected(self) -> list[list[int]]:
-        """Returns the ids in the store of the batches to come, as far as they are known."""
-        upcoming = self._upcoming()
-        if not self._found_as:
-            return upcoming
-        return [[self._found_as.get(sample, sample) for sample in batch] for batch in upcoming]
-
-    def _samples(self, call: Call, proven: Proven, ids: list[int]) -> _Samples:
-        """Returns how the samples of this call are kept. The store is told where rows may have different lengths."""
-        kept = proven.kept(call)
-        if kept is not None:
-            self._store.shorten()
-        return _Samples(*self._keys(call, proven, ids), kept, proven.by_token)
-
-    def _keys(self, call: Call, proven: Proven, samples: list[int]) -> tuple[list[int], list[int]]:
-        """Returns the ids by which what is kept of the samples is found, and their input hashes. Once a sample that was
-        not to be loaded again has come as another one, or the dataset is another one, what is stored is dropped."""
-        hashes, marks = proven.keys(call, Call.hashes)
-        if call.source is not None and call.source.was_outdated():
-            self._store.forget()
-            hashes, marks = proven.keys(call, Call.hashes)
-        if not any(marks):
-            return samples, hashes
-        ids = [_marked(sample, mark) for sample, mark in zip(samples, marks)]
-        if len(self._found_as) < _MOST_FOUND_AS:
-            self._found_as.update(zip(samples, ids))
-        return ids, hashes
-
     def _forget_what_differs(self) -> bool:
         """Forgets what was kept before it was known that samples do not come again as they were. Returns whether that
         is so."""
         if self.gate.samples_differ and self._has_kept:
             self._has_kept = False
-            self._store.forget()
+            self._kept.store.forget()
         return self.gate.samples_differ
 
     def _proof_for(self, call: Call) -> Proven | None:
@@ -326,12 +277,12 @@ class Skipper:
         """
         if self._first_pass is not None and self._first_pass.why_not is not None:
             raise Refused("NO_SHADOW", self._first_pass.why_not)
-        if self._proofs is not None and self._part is not None:
-            if self._part.fingerprint.trains:  # for this pass only, perhaps
+        if self._kept is not None:
+            if self._kept.part.fingerprint.trains:  # for this pass only, perhaps
                 raise UnusualCall("a parameter of the frozen layers requires a gradient")
-            if self._part.is_watched:
+            if self._kept.part.is_watched:
                 raise UnusualCall("a hook around the frozen layers may see what goes in or out")
-            return self._proofs.find(call)
+            return self._kept.proofs.find(call)
         begin = self.gate.ledger.now()
         part = self._source.deepest(call)
         self.gate.ledger.spent(begin)
@@ -346,8 +297,7 @@ class Skipper:
                     raise
                 part = other
         form = b"" if proven is None else proven.cut.form
-        self._part, self._proofs, self._store = part, proofs, self._source.open(part, form)
-        proofs.may_shorten = self._store.may_shorten
+        self._kept = KeptPrefix(part, proofs, self._source.open(part, form))
         self.rounding = None
         return proven
 
@@ -357,7 +307,7 @@ class Skipper:
         self.gate.ledger.resume()
         try:
             with self.gate.watch:
-                self._part.fingerprint.check_unchanged(self._patches.added)
+                self._kept.part.fingerprint.check_unchanged(self._patches.added)
                 act()
         except Refused as error:
             self._refuse(error)
@@ -368,26 +318,10 @@ class Skipper:
         self._failures = 0
         return True
 
-    def _use(self, asked: _Samples, fresh: _Fresh) -> None:
+    def _use(self, asked: KeptSamples, fresh: _Fresh) -> None:
         """The pass is skipped; `fresh` were computed alone for that."""
-        asked.put(self._store, *fresh)
+        asked.put(self._kept.store, *fresh)
         self.gate.ledger.skipped()
-
-    def _fetch(self, cut: Cut, asked: _Samples) -> tuple[Sequence[Tensor], list[int]]:
-        """Returns what crosses the cut, as far as the store has it, and the positions of the samples that it has
-        not."""
-        ids, patience = asked.ids, self.gate.patience
-        if asked.kept is None:
-            tensors, reasons = self._store.get(ids, asked.hashes, patience)
-        else:
-            widths = [spec.shape[1] if len(spec.shape) > 1 else 0 for spec in cut.tensors]
-            tensors, reasons = self._store.get(ids, asked.hashes, patience, widths)
-        self.gate.found(reasons)
-        if len(reasons) != len(ids):
-            raise RuntimeError(f"the store answers {len(reasons)} of {len(ids)} samples")
-        specs = cut.tensors
-        fits = len(tensors) == len(specs) and all(spec.fits(tensor) for spec, tensor in zip(specs, tensors))
-        return tensors if fits else (), self.gate.ledger.answer(reasons, fits)
 
     def _compute_alone(
         self, proven: Proven, call: Call, missing: list[int], tensors: Sequence[Tensor]
@@ -395,7 +329,7 @@ class Skipper:
         """Fills in the rows of the samples that are missing, and returns them; none if they may not be computed
         alone."""
         cut = proven.cut
-        alone = self._proofs.alone(proven, call, missing)
+        alone = self._kept.proofs.alone(proven, call, missing)
         if alone is None or (cut.decides and alone.conditions() != call.conditions()):
             return ()
         if self._shadow is None:
@@ -408,11 +342,34 @@ class Skipper:
             tensor[missing] = row.to(tensor.device)
         return rows
 
-    def _observe(self, cut: Cut, reached: Callable[[list[Tensor]], None]) -> None:
-        """Lets this pass be computed as usual, and gives `reached` what crosses the cut."""
+    def _begin_behind_shallower(self, call: Call, proven: Proven, ids: list[int]) -> float | None:
+        """Lets a pass that is computed to be kept begin behind a shallower prefix that has its samples. Returns the
+        seconds that this saves; None: it begins at the model's start."""
+        self._computed += 1
+        if self._computed <= _MEASURED_FIRST or proven.cut.forms is not None:
+            return None
+        ledger, patience = self.gate.ledger, self.gate.patience
+        begin = ledger.now()
+        for prefix in self._source.shallower_prefixes():
+            try:
+                if prefix.begin_behind(self._patches, self._model, call, ids, proven, patience, self._unchanged):
+                    return prefix.forward_seconds - (ledger.now() - begin)
+            except Refused as error:
+                _logger.info("egeria: what is frozen is computed from the start: %s", error)
+                self._source.drop(prefix)
+                break
+        return None
+
+    def _unchanged(self) -> bool:
+        return self._finish(lambda: None, 0)
+
+    def _observe(self, cut: Cut, reached: Callable[[list[Tensor]], None], whole: bool = True) -> None:
+        """Lets this pass be computed as usual, and gives `reached` what crosses the cut. It is measured if it is
+        `whole`: it begins at the model's start."""
 
         def guarded(tensors: list[Tensor]) -> None:
-            self.gate.ledger.end_compute()
+            if whole:
+                self.gate.ledger.end_compute()
             # A pass in other forms gives tensors that are neither kept nor compared.
             if cut.forms is None or cut.forms.used() == cut.form:
                 self._finish(lambda: reached(tensors), 0)
@@ -420,15 +377,16 @@ class Skipper:
         if cut.forms is not None:
             cut.forms.join(cut.live_entries)
         cut.observe(self._patches, guarded)
-        self.gate.ledger.begin_compute()
+        if whole:
+            self.gate.ledger.begin_compute()
 
-    def _confirm(self, proven: Proven, call: Call, asked: _Samples, ids: list[int]) -> None:
+    def _confirm(self, proven: Proven, call: Call, asked: KeptSamples, ids: list[int]) -> None:
         """Stores what crosses the cut in this pass, which has to be what a pass on the side computes."""
         expected, proven.crossing = proven.crossing, None  # once: the next pass has other samples
         if expected is None:
             expected = proven.cut.compute(shadow_of(self._model), call)
-        if self._store.rounds and self.rounding is None:
-            self.rounding = rounding_effect.measure(self._model, proven.cut, call, expected, self._store.as_kept)
+        if self._kept.store.rounds and self.rounding is None:
+            self.rounding = rounding_effect.measure(self._model, proven.cut, call, expected, self._kept.store.as_kept)
             _logger.info("egeria: frozen activations are kept rounded, which changes them %s", self.rounding)
 
         def reached(tensors: list[Tensor]) -> None:
@@ -439,29 +397,32 @@ class Skipper:
                 )
             proven.confirmed = self._has_kept = True
             self.gate.kept(ids)
-            asked.put(self._store, range(call.batch), tensors)
+            asked.put(self._kept.store, range(call.batch), tensors)
 
         self._observe(proven.cut, reached)
 
-    def _populate(self, cut: Cut, missing: list[int], asked: _Samples) -> None:
-        """Stores what crosses the cut in this pass, as far as the store has not got it."""
+    def _populate(self, cut: Cut, missing: list[int], asked: KeptSamples, saved: float | None) -> None:
+        """Stores what crosses the cut in this pass, as far as the store has not got it. The pass may begin behind a
+        shallower prefix, which has `saved` so many seconds."""
 
         def reached(tensors: list[Tensor]) -> None:
             rows = tensors if len(missing) == len(asked.ids) else [tensor[missing] for tensor in tensors]
-            asked.put(self._store, missing, rows)
-            self.gate.ledger.kept(self._store.seconds_behind)
+            asked.put(self._kept.store, missing, rows)
+            self.gate.ledger.kept(self._kept.store.seconds_behind)
+            if saved is not None:
+                self.gate.ledger.spared(saved)
 
-        self._observe(cut, reached)
+        self._observe(cut, reached, whole=saved is None)
 
-    def _audit(self, cut: Cut, fetched: list[Tensor], asked: _Samples, fresh: _Fresh) -> None:
+    def _audit(self, cut: Cut, fetched: list[Tensor], asked: KeptSamples, fresh: _Fresh) -> None:
         """Compares what crosses the cut in this pass with what would have been used instead."""
 
         def reached(tensors: list[Tensor]) -> None:
-            mine, theirs = (self._store.as_kept(asked.without_padding(each)) for each in (tensors, fetched))
+            mine, theirs = (self._kept.store.as_kept(asked.without_padding(each)) for each in (tensors, fetched))
             if not _native.same_rows(mine, theirs, range(len(tensors[0]))):
-                self._store.forget()
+                self._kept.store.forget()
                 raise Refused("STORE_DIFFERS", "the store has other activations than the frozen layers compute")
-            asked.put(self._store, *fresh)
+            asked.put(self._kept.store, *fresh)
 
         self._observe(cut, reached)
 
@@ -476,8 +437,3 @@ class Skipper:
         self._failures += 1
         if self._failures >= _MAX_FAILURES:
             self._refuse(Refused("FAILED", f"{_MAX_FAILURES} times in a row: {type(error).__name__}: {error}"))
-
-
-def _marked(sample: int, mark: int) -> int:
-    """Returns the id of a sample as it is with this mark: 64 bits, which differ for most others."""
-    return ((sample + mark * 0x9E3779B97F4A7C15 + (1 << 63)) & (1 << 64) - 1) - (1 << 63)

@@ -152,6 +152,7 @@ class CallServer:
         found = {**self.gate.ledger.counters(), **self.gate.ledger.estimates()}
         found["served"] = found.pop("passes_skipped")
         found["calls"] = found.pop("passes")
+        del found["passes_spared"]  # there is no shallower network
         found["spent_seconds"] = self.gate.watch.seconds
         found.update((f"cache_{name}", value) for name, value in self.line.counters().items())
         if self.refusal is not None:
