@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what the build and the programs need: Debian packages (deploy/packages.txt) and a Python environment in .venv
-# (deploy/requirements.txt). With --tests it also installs what only the tests and the tasks of `egeria bench` need
-# (deploy/packages-tests.txt, deploy/requirements-tests.txt, deploy/requirements-bench.txt and, in .venv/compat,
-# deploy/requirements-compat.txt). Does nothing where all of it is there; may be interrupted and run again. Without root
-# it names exactly the packages that are missing.
+# (deploy/requirements.txt), with npm in it where the machine has none (deploy/requirements-npm.txt). With --tests it
+# also installs what only the tests and the tasks of `egeria bench` need (deploy/packages-tests.txt,
+# deploy/requirements-tests.txt, deploy/requirements-bench.txt and, in .venv/compat, deploy/requirements-compat.txt).
+# Does nothing where all of it is there; may be interrupted and run again. Without root it names exactly the packages
+# that are missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -71,6 +72,7 @@ install() {
   echo "$wanted" > "$stamp"
 }
 for list in "${lists[@]}"; do install "$list"; done
+command -v npm >/dev/null || install -npm
 if [ ${#lists[@]} -gt 1 ]; then
   install -bench --no-deps
   install -compat --no-deps --upgrade --target .venv/compat
