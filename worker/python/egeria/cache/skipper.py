@@ -119,6 +119,7 @@ class Skipper:
         self._skips = False  # the pass under way goes without the frozen layers
         self._has_kept = False  # anything
         self._computed = 0  # passes, to be kept
+        self._fills = False  # the last pass was one of those
         self._shadow: Shadow | None = None  # computes samples alone
         self._failures = 0  # in a row
         self._handles: list[RemovableHandle] = []
@@ -204,8 +205,9 @@ class Skipper:
             if used:
                 self._prepare(args, kwargs, list(ids or ()))
                 upcoming = self._upcoming()
-                for prefix in (self._kept, *self._source.shallower_prefixes()):
-                    prefix.expect(upcoming)
+                self._kept.expect(upcoming)
+                for prefix in self._source.shallower_prefixes():
+                    prefix.expect(upcoming if self._fills else ())
             elif ids is not None:
                 stop_serving(self)
         except UnusualCall as error:
@@ -247,6 +249,7 @@ class Skipper:
             return
         rows = self._compute_alone(proven, call, missing, tensors) if missing and tensors else ()
         step = ledger.decide(not missing or bool(rows))
+        self._fills = step == "compute"
         if step == "compute":
             self._populate(cut, missing, asked, self._begin_behind_shallower(call, proven, ids))
             return
