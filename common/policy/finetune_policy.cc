@@ -66,8 +66,8 @@ int64_t StepOfStage(int stage, const JobShape& shape) {
 // This policy is for fine-tuning a trained model: it freezes a prefix early, and deepens it as less is left to learn.
 // A prefix that is given freezes with the first observation, and stays. Otherwise the first one is the smallest whose
 // step shares add up to the budget (or to the job's, if that is less). It freezes as soon as the time of a step with
-// nothing frozen has been measured. Stage i of S comes when a part 4^-i of the area under the learning rates is left,
-// and freezes about i / S of what the first prefix has left active, the last module aside. Where step shares are
+// nothing frozen has been measured. Stage i of S comes when a part 4^-i of the area under the learning rates is left.
+// That stage freezes about i / S of what the first prefix has left active, the last module aside. Where step shares are
 // unknown, parameters stand in for time, and the reason says so.
 //
 // It measures nothing of the model. Where somebody else thaws what it has frozen, it freezes nothing more. Thread-

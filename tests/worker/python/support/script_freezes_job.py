@@ -24,7 +24,6 @@ from torch.utils.data.distributed import DistributedSampler
 
 import egeria
 from egeria import data
-from egeria.cache.kept_prefix import KeptPrefix
 from egeria.cache.shallower_prefix import ShallowerPrefix
 from support.ending import end_process_group
 
@@ -46,16 +45,19 @@ def freeze(model: nn.Module, names: list[str]) -> None:
 
 
 def spoil() -> None:
-    begin_behind = ShallowerPrefix.begin_behind
+    init = ShallowerPrefix.__init__
 
-    def spoiled(self: ShallowerPrefix, *arguments: Any) -> bool:
-        fetch = KeptPrefix.fetch
-        self._kept.fetch = lambda *asked: (lambda tensors, *found: ([one + 1 for one in tensors], *found))(
-            *fetch(self._kept, *asked)
-        )
-        return begin_behind(self, *arguments)
+    def spoiled(self: ShallowerPrefix, *arguments: Any) -> None:
+        init(self, *arguments)
+        fetch = self._kept.fetch
 
-    ShallowerPrefix.begin_behind = spoiled
+        def wrong(*asked: Any) -> tuple[Any, ...]:
+            tensors, *found = fetch(*asked)
+            return [tensor + 1 for tensor in tensors], *found
+
+        self._kept.fetch = wrong
+
+    ShallowerPrefix.__init__ = spoiled
 
 
 def main() -> None:

@@ -176,17 +176,18 @@ class Caching:
                     self._return_when_settled()
                 self._look_again()
                 if self._shallower and self._gate.epochs >= _EPOCHS_OF_SHALLOWER:
-                    self._drop_shallower(lambda prefix: True)
+                    self._keep_shallower([])
             return
         with self._gate.watch:
             self._look()
             if not may_begin and self._part is not None and not self._part.fingerprint.trains:
                 return
             self._settled_after = _SETTLED_AFTER
-            if self._modules and may_begin:
+            begins = bool(self._modules) and may_begin
+            if begins:
                 self._hold_shallower()
             self._leave(forget=not self._modules)
-            if self._modules and may_begin:
+            if begins:
                 self._begin()
 
     def skip_nothing(self) -> None:
@@ -267,7 +268,7 @@ class Caching:
         self._leave(forget)
         for prefix in self._shallower:
             prefix.close(forget=False)
-        self._shallower.clear()
+        self._shallower = []
         if self._cache is not None:
             self._cache.flush(1.0)
             self._cache.close()
@@ -352,7 +353,7 @@ class Caching:
         self._form = form
         before, self._fingerprint = self._fingerprint, fingerprint(part.fingerprint, form)
         helps = [prefix for prefix in self._shallower if prefix.is_within(part)]
-        self._drop_shallower(lambda prefix: prefix not in helps, spare=self._fingerprint)
+        self._keep_shallower(helps, spare=self._fingerprint)
         if self._store is not None and before not in (self._fingerprint, *(prefix.name for prefix in helps)):
             self._store.forget()
         self._search, self._part = None, part
@@ -364,7 +365,7 @@ class Caching:
         return self._shallower
 
     def drop(self, prefix: ShallowerPrefix) -> None:
-        self._drop_shallower(lambda other: other is prefix)
+        self._keep_shallower([other for other in self._shallower if other is not prefix])
 
     def _hold_shallower(self) -> None:
         """More or less is frozen now: what was kept so far helps to keep what is frozen, if all of it still is."""
@@ -374,16 +375,16 @@ class Caching:
         if kept is not None and known["state"] == "on" and forward is not None and not kept.store.rounds:
             prefix = ShallowerPrefix(kept, self._connect(), self._fingerprint, self._format, forward)
             self._shallower.insert(0, prefix)
-        kept_most = self._shallower[:_MOST_SHALLOWER]
-        self._drop_shallower(lambda prefix: prefix not in kept_most or not prefix.rests)
+        self._keep_shallower([prefix for prefix in self._shallower[:_MOST_SHALLOWER] if prefix.rests])
         for prefix in self._shallower:
             prefix.hold(self._modules)
 
-    def _drop_shallower(self, which: Callable[[ShallowerPrefix], bool], spare: bytes = b"") -> None:
-        """Forgets what is kept of these prefixes, but for the one of this name, which is kept on."""
-        for prefix in filter(which, list(self._shallower)):
-            prefix.close(forget=prefix.name != spare)
-            self._shallower.remove(prefix)
+    def _keep_shallower(self, prefixes: list[ShallowerPrefix], spare: bytes = b"") -> None:
+        """Forgets what is kept of other prefixes than these, but for the one of the name `spare`."""
+        for prefix in self._shallower:
+            if prefix not in prefixes:
+                prefix.close(forget=prefix.name != spare)
+        self._shallower = prefixes
 
     def _note_rounding(self) -> None:
         if self._skipper is not None and self._skipper.rounding is not None:
@@ -402,7 +403,7 @@ class Caching:
         self._gate.follow()
 
     def _forget(self) -> None:
-        self._drop_shallower(lambda prefix: True)
+        self._keep_shallower([])
         if self._store is not None:
             self._store.forget()
             self._store = None

@@ -184,9 +184,7 @@ def _run_skipping(model: nn.Module, cut: Cut, call: Call, rows: Sequence[Sequenc
     that has run, too."""
     for dense in (False, True):
         cut.dense = dense
-        crossing = [
-            spec.placed(torch.stack([row[position] for row in rows])) for position, spec in enumerate(cut.tensors)
-        ]
+        crossing = cut.placed([torch.stack(column) for column in zip(*rows)])
         shadow = shadow_of(model)
         try:
             with side_pass(shadow, crossing) as twin:

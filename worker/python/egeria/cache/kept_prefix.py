@@ -69,9 +69,11 @@ class KeptPrefix:
         proofs.may_shorten = store.may_shorten
         self._found_as: dict[int, int] = {}  # samples that have other ids in the store, as they came last
 
-    def continue_ids(self, other: KeptPrefix) -> None:
-        """Finds samples under the ids that the other one has given them."""
-        self._found_as.update(other._found_as)
+    def through(self, store: PrefixStore) -> KeptPrefix:
+        """Returns this prefix as it is read through another store of the same entries."""
+        other = KeptPrefix(self.part, self.proofs, store)
+        other._found_as.update(self._found_as)
+        return other
 
     def samples(self, call: Call, proven: Proven, ids: list[int]) -> KeptSamples:
         """Returns how the samples of this call are kept. The store is told where rows may have different lengths."""

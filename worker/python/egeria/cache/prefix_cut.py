@@ -60,6 +60,10 @@ class Cut:
         """These TensorSpecs describe what crosses the cut."""
         return [spec for index in self.live for spec in self.outputs[index].tensors]
 
+    def placed(self, crossing: Sequence[Tensor]) -> list[Tensor]:
+        """Returns what crosses the cut on the devices and with the strides that it has there."""
+        return [spec.placed(tensor) for spec, tensor in zip(self.tensors, crossing)]
+
     def skip(
         self,
         patches: ForwardPatches,

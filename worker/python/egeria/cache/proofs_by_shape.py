@@ -154,7 +154,8 @@ class Proofs:
         self._settings = Settings(model)
         submodules = list(model.modules())[1:]
         self._hooks = [table for one in submodules for table in (one._forward_hooks, one._forward_pre_hooks)]
-        self._proven: dict[Any, Proven | None] = {}  # by shape of call and settings; None: refused
+        # The proof for each shape of call, and for the batch's conditions where they matter; None: refused.
+        self._proven: dict[tuple[_Shape, Any], Proven | None] = {}
         self._calls: collections.Counter[Any] = collections.Counter()  # how often shapes without a proof came
         self._passes = 0
         # The first shape that was proven: its number of samples, what these look like, and the seconds that it took.
@@ -173,7 +174,7 @@ class Proofs:
         settings = self._settings.now()
         # A hook on a submodule that is added later may use what a frozen layer computes.
         shape = _Shape(call.key(), settings, sum(map(len, self._hooks)))
-        key = (shape, call.conditions()) if shape in self._deciding else shape
+        key = shape, call.conditions() if shape in self._deciding else None
         self._passes += 1
         if key in self._proven:
             proven = self._proven[key]
@@ -191,7 +192,7 @@ class Proofs:
                 conditions = call.conditions() if proof.cut.decides else None
                 if proof.cut.decides:
                     self._deciding.add(shape)
-                    key = shape, conditions
+                key = shape, conditions
                 proven = self._among_others(proof, call, (settings, conditions, call.sample_key()), padding)
             except Refused as error:
                 if first:
@@ -205,13 +206,12 @@ class Proofs:
     def known(self, call: Call, resting: Collection[nn.Module]) -> Proven | None:
         """Returns the first proof that was confirmed for calls like this one before these modules came to rest. Their
         modes, and the number of hooks, do not count."""
-        settings = self._settings.without_modes_of(resting, self._settings.now())
-        for key, proven in self._proven.items():
-            shape, conditions = (key, None) if isinstance(key, _Shape) else key
+        key, settings = call.key(), self._settings.without_modes_of(resting, self._settings.now())
+        for (shape, conditions), proven in self._proven.items():
             if (
                 proven is not None
                 and proven.confirmed
-                and shape.call == call.key()
+                and shape.call == key
                 and self._settings.without_modes_of(resting, shape.settings) == settings
                 and (conditions is None or conditions == call.conditions())
             ):

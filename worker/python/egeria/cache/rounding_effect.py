@@ -65,10 +65,9 @@ def measure(
 
 def _results(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tensor]) -> list[Tensor]:
     """Returns the floating-point tensors that the model returns."""
-    placed = [spec.placed(tensor) for spec, tensor in zip(cut.tensors, crossing)]
     shadow = shadow_of(model)
     with side_pass(shadow) as twin, ForwardPatches() as patches:
-        cut.skip(patches, placed, shadow=shadow)
+        cut.skip(patches, cut.placed(crossing), shadow=shadow)
         value = call.run(twin.forward)
     leaves = pytree.tree_leaves(value)
     return [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]

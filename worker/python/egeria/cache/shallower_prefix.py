@@ -45,10 +45,9 @@ class ShallowerPrefix:
         self.name = name
         self.forward_seconds = forward_seconds
         self._cache = cache
-        self._kept = KeptPrefix(kept.part, kept.proofs, PrefixStore(cache, name, form, kept.store.ragged))
-        self._kept.continue_ids(kept)
+        self._kept = kept.through(PrefixStore(cache, name, form, kept.store.ragged))
         self._resting: set[nn.Module] = set()  # besides the prefix
-        self._checked: list[Proven] = []  # proofs of the deeper prefix for which that was shown
+        self._checked: list[tuple[Proven, Proven]] = []  # proofs of this and the deeper prefix for which that was shown
 
     @property
     def rests(self) -> bool:
@@ -65,6 +64,7 @@ class ShallowerPrefix:
         units = [unit for entry in self._kept.part.frozen for unit in entry.units if has_parameters(unit)]
         inside = {inner for unit in units for inner in unit.modules()}
         self._resting = {module for module in resting if module not in inside}
+        self._checked.clear()
 
     def expect(self, upcoming: Sequence[Sequence[int]]) -> None:
         """Reads the samples of the batches to come ahead."""
@@ -100,10 +100,10 @@ class ShallowerPrefix:
         tensors, reasons, fits = self._kept.fetch(proven.cut, asked, patience)
         if not fits or any(reasons):
             return False
-        crossing = [spec.placed(tensor) for spec, tensor in zip(proven.cut.tensors, tensors)]
-        if not any(deeper is checked for checked in self._checked):
+        crossing = proven.cut.placed(tensors)
+        if not any(one is proven and other is deeper for one, other in self._checked):
             self._check(model, call, proven.cut, crossing, deeper.cut)
-            self._checked.append(deeper)
+            self._checked.append((proven, deeper))
         proven.cut.skip(patches, crossing, allowed)
         return True
 
@@ -125,4 +125,4 @@ class ShallowerPrefix:
 
 
 def _parameters(part: Part) -> list[nn.Parameter]:
-    return [parameter for entry in part.frozen for unit in entry.units for parameter in unit.parameters()]
+    return [parameter for layer in part.frozen for _, parameter in layer.parameters()]

@@ -253,7 +253,7 @@ class Skipper:
         if step == "compute":
             self._populate(cut, missing, asked, self._begin_behind_shallower(call, proven, ids))
             return
-        crossing = [spec.placed(tensor) for spec, tensor in zip(cut.tensors, tensors)]
+        crossing = cut.placed(tensors)
         fresh = (missing, rows) if rows else ([], ())
         if step == "audit":
             self._audit(cut, crossing, asked, fresh)
