@@ -23,6 +23,9 @@ STOP = "stop"
 # The controls that are runs of their own, in a policy's share of the plain run's steps.
 RUN_CONTROLS = tuple(kind for kind in Kind if kind.value in ("short", "horizon", "drop", "drop-raised"))
 
+# In the points of a curve, beside scores.
+_NO_SCORES = ("step", "seconds", "processor_seconds")
+
 # Runs of these kinds take as many steps as the plain run, and are stopped at the policy's time.
 _STOPPED = ("decay",)
 # Where a control of this kind would be one of another kind, it is not run.
@@ -363,6 +366,21 @@ def difference(runs: Group, label: str, other: str, quality: Quality) -> Spread 
     pairs = [(record, plain) for record, plain in _pairs(runs, label) if record["seed"] in others]
     gains = [quality.gain(record["final"], others[record["seed"]]["final"]) for record, _ in pairs]
     return _relative(gains, pairs, quality)
+
+
+def other_scores(runs: Group, label: str, quality: Quality) -> dict[str, tuple[float, Spread]]:
+    """The scores at the end beside the quality, by name: the mean over the seeds that have the plain run, too, and the
+    differences to it, in the score's own unit. Those that not all of the records have are left out."""
+    ends = [(record["curve"][-1], plain["curve"][-1]) for record, plain in _pairs(runs, label)]
+    names = [name for name in ends[0][0] if name not in (*_NO_SCORES, quality.name)] if ends else []
+    return {
+        name: (
+            statistics.fmean(end[name] for end, _ in ends),
+            Spread.of([end[name] - plain[name] for end, plain in ends]),
+        )
+        for name in names
+        if all(name in end for pair in ends for end in pair)
+    }
 
 
 def mixture(runs: Group, label: str) -> str:

@@ -22,6 +22,7 @@ from bench.harness.comparisons import (
     group,
     machine_of,
     mixture,
+    other_scores,
     plain_mixture,
     row,
     strongest,
@@ -31,7 +32,7 @@ from bench.harness.overview import overview, report_name, table
 from bench.harness.runs import Kind
 from bench.harness.task import Quality
 from bench.harness.verdicts import further, judge, summary
-from bench.harness.wording import in_unit, percents, plain_number, saved, unit_digits
+from bench.harness.wording import in_unit, interval, percents, plain_number, saved, unit_digits
 
 # Between these lines README.md has the table of results.
 README_MARKS = ("<!-- results: written by egeria bench report -->", "<!-- end of results -->")
@@ -118,6 +119,7 @@ def task_report(runs: Group, quality: Quality) -> str:
         *_duel_table(runs, rows, quality),
         *_all_runs(runs, rows, quality),
         "",
+        *_other_scores(runs, rows, quality),
         *_variant_table(runs, quality),
         "## What was frozen when",
         "",
@@ -194,7 +196,7 @@ def _setting(runs: Group, quality: Quality) -> list[str]:
         f"The runs have the profile `{runs.profile}`, {runs.ranks} ranks and the seeds "
         f"{', '.join(map(str, sorted(runs.plain)))}. A plain run takes {plain[0]['steps']:,} steps in "
         f"{seconds.mean:.0f} s ({seconds.least:.0f} to {seconds.most:.0f}) and trains {plain[0]['parameters']:,} "
-        f"parameters. Its quality is the {quality.name.replace('_', ' ')} on the validation set at the end: "
+        f"parameters. Its quality is the {_words(quality.name)} on the validation set at the end: "
         f"{plain_number(final.mean, unit_digits(quality))}{deviation} {quality.unit}. "
         f"{'More' if quality.higher_is_better else 'Less'} is better.",
         "",
@@ -263,12 +265,9 @@ def _all_runs(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for found in rows:
-        part = found.ratio.complement
         lines.append(
             f"| {_name(found)} | {found.gain.count} | {in_unit(found.gain, quality)} | "
-            f"{plain_number(found.gain.least, unit_digits(quality), sign=True)} | {saved(found, 1)} | "
-            f"{plain_number(100 * part.least, 1)} to {plain_number(100 * part.most, 1)} % | "
-            f"{'-' if found.processor is None else percents(found.processor.complement, 1)} | "
+            f"{plain_number(found.gain.least, unit_digits(quality), sign=True)} | {_time_cells(found)} | "
             f"{_share(found.account)} | {_share(found.frozen)} | {_reached(found.reached, found)} | "
             f"{_reached(found.reached_noise, found)} | {100 * found.own:.0f} % |"
         )
@@ -278,12 +277,31 @@ def _all_runs(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
         f"`early` freezes {share:.0%} of the layer modules at {at:.0%} of the steps. `short` has the whole schedule in "
         "the share of the steps that its name says. `drop` leaves as many steps out where rates are low. `horizon` is "
         "`short` at its own best rate, and `drop-raised` is `drop` at raised rates. `decay` has rates that get smaller "
-        "towards the front, and `sweep` has other rates throughout. Processor time is that of a rank with its share of "
-        "the cache's. The account is the session's own: what freezing saved, less what it cost. Frozen is the share of "
-        "the parameters, averaged over the steps. The time to plain's quality is a share of the time that the plain "
-        "run takes to get there. Brackets say how many seeds got there. Less noise means: to that quality less the "
+        "towards the front. `sweep` has other rates throughout. It is about quality, so that its times are left out. "
+        "Processor time is that of a rank with its share of the cache's. The account is the session's own: what "
+        "freezing saved, less what it cost. Frozen is the share of the parameters, averaged over the steps. The time to "
+        "plain's quality is a share of the time that the plain run takes to get there. Brackets say how many seeds got "
+        "there. Less noise means: to that quality less the "
         "deviation of the plain runs.",
     ]
+
+
+def _other_scores(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
+    """What else was measured at the end of the runs. It is in no verdict."""
+    scores = [other_scores(runs, found.label, quality) for found in rows]
+    names = [name for name in (scores[0] if scores else ()) if all(name in others for others in scores)]
+    if not names:
+        return []
+    lines = [
+        "## Other scores at the end",
+        "",
+        f"| run | seeds | {' | '.join(f'{name}, mean | over plain' for name in map(_words, names))} |",
+        "|---" * (2 + 2 * len(names)) + "|",
+    ]
+    for found, others in zip(rows, scores):
+        cells = [f"{plain_number(mean, 4)} | {interval(over, 4)}" for mean, over in (others[name] for name in names)]
+        lines.append(f"| {_name(found)} | {found.gain.count} | {' | '.join(cells)} |")
+    return [*lines, "", "No verdict counts these.", ""]
 
 
 def _variant_table(runs: Group, quality: Quality) -> list[str]:
@@ -356,11 +374,26 @@ def _name(found: Row) -> str:
     return f"`{found.label}`" + (f" ({found.constants})" if found.constants else "")
 
 
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
 def _share(share: float | None) -> str:
     return "-" if share is None else f"{plain_number(100 * share, 1)} %"
 
 
+def _time_cells(found: Row) -> str:
+    """Mean and extremes of the time saved, and the processor time's; a sweep may run on a busy machine."""
+    if found.kind is Kind.SWEEP:
+        return "- | - | -"
+    part = found.ratio.complement
+    processor = "-" if found.processor is None else percents(found.processor.complement, 1)
+    return (
+        f"{saved(found, 1)} | {plain_number(100 * part.least, 1)} to {plain_number(100 * part.most, 1)} % | {processor}"
+    )
+
+
 def _reached(spread: Spread | None, found: Row) -> str:
-    if spread is None:
+    if spread is None or found.kind is Kind.SWEEP:
         return "-"
     return f"{100 * spread.mean:.0f} % ({spread.count}/{found.gain.count})"

@@ -15,13 +15,13 @@ from bench.harness.task import Task
 # Without options of its own, `schedule` is this clock: (share of the steps, share of the layer modules).
 CLOCK = ((0.80, 0.5), (0.85, 2 / 3), (0.90, 1.0))
 
-# Options of a run that are not its policy's: which backends the controller's reference engine may use; and when the
-# cache is used, as Config.cache_use says it, or "none".
+# Options of a run that are not its policy's: which backends the controller's reference engine may use; when the cache
+# is used, as Config.cache_use says it, or "none"; and what multiplies all learning rates.
 _REFERENCE_BACKENDS = "reference_backends"
 _CACHE = "cache"
-# Options of runs without a policy: what multiplies all learning rates; and what multiplies those of each layer module
-# once for each one behind it.
 PEAK = "peak"
+_NOT_OF_POLICIES = (_REFERENCE_BACKENDS, _CACHE, PEAK)
+# An option of runs without a policy: what multiplies the rates of each layer module once for each one behind it.
 LAYER_DECAY = "layer_decay"
 _USUAL_DECAY = 0.9
 
@@ -65,8 +65,8 @@ class Run:
       label: unique among the runs of a task and seed.
       policy: its name for egeria.Config, where `kind` is POLICY.
       options: the policy's constants. In `schedule`, `module_share` may stand for `frozen_prefix`;
-        "reference_backends", a list of names, is the controller's, and "cache" is "auto", "always" or "none". Runs
-        without a policy may have "peak" and "layer_decay".
+        "reference_backends", a list of names, is the controller's, "cache" is "auto", "always" or "none", and "peak"
+        multiplies the learning rates. Runs without a policy may have "peak" and "layer_decay".
       share: steps, as a share of the plain run's; PLANNED until the task is known.
       first_act: share of the steps before which the run is the plain one, which it may be started from.
     """
@@ -206,7 +206,7 @@ def frozen_prefix(module_share: float, modules: int) -> int:
 
 def resolved_options(run: Run, modules: int) -> dict[str, Any]:
     """The options as egeria.Config takes them, for a model with so many layer modules."""
-    options = {name: value for name, value in run.options.items() if name not in (_REFERENCE_BACKENDS, _CACHE)}
+    options = {name: value for name, value in run.options.items() if name not in _NOT_OF_POLICIES}
     if run.policy == "schedule":
         options["entries"] = [
             {"fraction": entry["fraction"], "frozen_prefix": frozen_prefix(entry["module_share"], modules)}

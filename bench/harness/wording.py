@@ -56,9 +56,13 @@ def better_or_worse(spread: Spread) -> str:
 
 def in_unit(spread: Spread, quality: Quality) -> str:
     """A difference of quality in the quality's unit, as "-0.45 (-0.96 to 0.06)"."""
+    return interval(spread, unit_digits(quality))
+
+
+def interval(spread: Spread, digits: int) -> str:
+    """A mean difference and the 90 % interval of the mean over seeds, as "-0.45 (-0.96 to 0.06)"."""
     if spread.diverged:
         return "diverged"
-    digits = unit_digits(quality)
     mean = plain_number(spread.mean, digits, sign=True)
     half = spread.half_width
     if half is None:

@@ -135,6 +135,26 @@ def test_stopping_is_the_plain_curve_at_the_policys_time():
     assert comparisons.between_evaluations(runs) == pytest.approx(1 / 3)
 
 
+def test_a_sweep_tells_no_times():
+    swept = record("sweep 2", 0, 0.3, 900, kind="sweep", options={"peak": 2.0})
+    assert "| -0.1000 | -0.1000 | - | - | - | - |" in task_report(group(plain(0), swept), LOSS)
+
+
+def test_other_scores_stand_beside_the_quality():
+    def with_f1(entry: dict, f1: float) -> dict:
+        return {**entry, "curve": [*entry["curve"][:-1], {**entry["curve"][-1], "f1": f1}]}
+
+    runs = group(
+        *(with_f1(run(seed), f1) for seed, run, f1 in [(0, plain, 0.5), (1, plain, 0.7)]),
+        *(with_f1(record("auto", seed, 0.19, 75), 0.8) for seed in (0, 1)),
+    )
+    mean, over = comparisons.other_scores(runs, "auto", LOSS)["f1"]
+    assert (mean, over.mean, over.least) == (pytest.approx(0.8), pytest.approx(0.2), pytest.approx(0.1))
+    assert "| `auto` | 2 | 0.8000 | +0.2000 (-0.4314 to 0.8314) |" in task_report(runs, LOSS)
+    # Records of older versions may lack it.
+    assert comparisons.other_scores(group(plain(0), with_f1(record("auto", 0, 0.19, 75), 0.8)), "auto", LOSS) == {}
+
+
 @pytest.mark.parametrize(("seconds", "loss"), [(5, 0.92), (10, 0.92), (30, 0.76), (100, 0.2), (130, 0.2)])
 def test_stopping_lies_between_two_evaluations(seconds: float, loss: float):
     assert comparisons.quality_at(plain(0, 0.2), LOSS, seconds) == pytest.approx(loss)

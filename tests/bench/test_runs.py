@@ -152,6 +152,13 @@ def test_policies_have_a_cache_and_controls_have_none():
     assert resolved_options(policy_run("auto", "auto", {"cache": "none", "start": 0.9}), 8) == {"start": 0.9}
 
 
+def test_a_policy_may_run_at_other_rates_than_the_plain_run():
+    task = tasks.create("minilm-classify", "smoke", None)
+    raised = policy_run("raised", "finetune", {"peak": 2, "stages": 1})
+    assert resolved_options(raised, 8) == {"stages": 1}
+    assert rates(raised, task) == [2 * rate for rate in rates(PLAIN, task)]
+
+
 def test_fine_tuning_has_a_negative_control_and_a_decay_of_its_own(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
