@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,13 +19,29 @@ from egeria.model.pass_hooks import is_capturing
 
 # Where a weight in front trains on, gradients still come back through frozen layers: half of their backward pass.
 _BESIDE_ACTIVE = 0.5
+_MOST_STEPS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """What one step took, in seconds. `backward`: by parameter, which is by its id."""
+
+    backward: dict[int, float]
+    optimizer: float
+    total: float
+
+    def share(self, parameters: set[int], passed: float, part: float) -> float:
+        """What is saved where these parameters are frozen, as a share of the step: `passed` of their backward pass, and
+        `part` of the optimizer's step."""
+        backward = sum(self.backward.get(parameter, 0.0) for parameter in parameters)
+        return (passed * backward + part * self.optimizer) / self.total
 
 
 class StepShares:
     """Measures steps passively: the time between the arrivals of two gradients in a backward pass is taken for what the
     second one's layer module costs there, and the optimizer's step is shared out by the number of parameters. Further
     savings of freezing (communication that does not overlap, memory) are not counted, nor is the forward pass, which
-    frozen layers still need without a cache. From a layer module on that holds an active weight of a later one, half of
+    frozen layers still need without a cache. The median of the steps counts, since the first ones are slow. From a layer module on that holds an active weight of a later one, half of
     the backward pass counts: gradients still come back to that weight.
 
     Owned by the training thread.
@@ -41,9 +60,7 @@ class StepShares:
         self._model = model
         self._own_seconds = own_seconds
         self._mark = _marker(device_of(model))
-        self._seconds: dict[int, float] = {}  # by parameter
-        self._optimizer = 0.0
-        self._total = 0.0
+        self._steps: collections.deque[_Step] = collections.deque(maxlen=_MOST_STEPS)
         self._own_before = 0.0  # Egeria's own seconds when the step under way began
         self._marks: list[tuple[int, Any]] = []  # marks of the step under way: (parameter, or one of the numbers below)
         self._handles: list[RemovableHandle] = []
@@ -72,18 +89,18 @@ class StepShares:
         if not marks:
             return
         marks.append((_END, self._mark()))
-        known = 0.0
+        backward: dict[int, float] = {}
+        optimizer = 0.0
         for (before, earlier), (what, later) in zip(marks, marks[1:]):
             seconds = _seconds(earlier, later)
             if before == _OPTIMIZER and what in (_OPTIMIZER, _END):
-                self._optimizer += seconds
+                optimizer += seconds
             elif what not in (_BACKWARD, _OPTIMIZER, _END):
-                self._seconds[what] = self._seconds.get(what, 0.0) + seconds
-            else:
-                continue
-            known += seconds
+                backward[what] = backward.get(what, 0.0) + seconds
         own = self._own_seconds() - self._own_before
-        self._total += max(known, _seconds(marks[0][1], marks[-1][1]) - own)
+        total = max(sum(backward.values()) + optimizer, _seconds(marks[0][1], marks[-1][1]) - own)
+        if total > 0:
+            self._steps.append(_Step(backward, optimizer, total))
 
     def of(self, modules: Sequence[LayerModule]) -> list[float]:
         """The shares of layer modules; 0 where nothing is known of them."""
@@ -93,12 +110,13 @@ class StepShares:
         for module, count in zip(modules, counts):
             if any(tensor.requires_grad for name, tensor in module.tensors() if name in module.elsewhere):
                 passed = _BESIDE_ACTIVE
-            seconds = [
-                self._seconds[id(parameter)] for _, parameter in module.parameters() if id(parameter) in self._seconds
+            parameters = {id(parameter) for _, parameter in module.parameters()}
+            part = count / max(1, sum(counts))
+            measured = [
+                step.share(parameters, passed, part) for step in self._steps if parameters & step.backward.keys()
             ]
-            if seconds and self._total > 0:
-                whole = passed * sum(seconds) + self._optimizer * count / max(1, sum(counts))
-                shares.append(min(1.0, max(0.0, whole / self._total)))
+            if measured:
+                shares.append(min(1.0, max(0.0, statistics.median(measured))))
             else:
                 shares.append(self.known.get(module.name, 0.0))
         return shares
