@@ -15,7 +15,8 @@ _TRIAL = "digits"  # too small to stand beside the others on a page for everybod
 _READING = (
     "Percents are of the plain run's time and of its final score. Above 0 is better. In brackets stands the 90 % "
     "interval of the mean over the seeds. The strongest control has the best quality at the policy's time: `stop` "
-    "ends the plain run then, `short` has a shorter schedule, and `drop` leaves out late steps."
+    "ends the plain run then, `short` has a shorter schedule, `drop` leaves out late steps, and `drop-raised` does so "
+    "at raised rates."
 )
 
 
@@ -68,6 +69,8 @@ def table(groups: Sequence[Group], folder: str, first: Sequence[str] = ()) -> st
 def _standing(best: Duel) -> str:
     """Where a policy stands beside a control, in a cell."""
     gain = percents(best.relative, sign=True)
+    if best.gain.verdict is Verdict.ONE_SEED:
+        return f"`{best.control}`: {gain}"
     if best.gain.verdict in (Verdict.BEATS, Verdict.LOSES):
         size = "less than 1 %" if gain.startswith("0 %") else gain.lstrip("+-")
         place = "ahead of" if best.gain.verdict is Verdict.BEATS else "behind"
@@ -105,17 +108,23 @@ def _totals(judged: Sequence[Judged]) -> str:
     """On how many of the tasks the policy does what it should."""
     if not judged:
         return "**No policy has been run on any task.**"
-    count = collections.Counter(found.best.gain.verdict for found in judged)
-    advice = collections.Counter(found.advice for found in judged)
-    faster = sum(found.policy.ratio.mean < 1 for found in judged)
-    even = sum(found.policy.gain.verdict is not Verdict.LOSES for found in judged)
-    untold = count[Verdict.OPEN] + count[Verdict.ONE_SEED] + count[Verdict.DIVERGED]
-    return (
-        f"The policy saved time on {faster} of {len(judged)} tasks. On {even} its quality is better than the "
-        "whole plain run's or cannot be told apart from it. It beats the strongest control of its own time on "
-        f"{count[Verdict.BEATS]}, loses to it on {count[Verdict.LOSES]}, and cannot be told apart from it on {untold}. "
-        f"On {advice[Advice.STOP]} it is at least as good to stop the plain run at that time: there, stop instead."
-    )
+    told = [found for found in judged if found.best.gain.verdict is not Verdict.ONE_SEED]
+    few = len(judged) - len(told)
+    single = [f"{few} more task{'s have' if few > 1 else ' has'} one seed, which tells too little to count."]
+    if not told:
+        return f"**No policy has been run with several seeds.** {single[0]}"
+    count = collections.Counter(found.best.gain.verdict for found in told)
+    advice = collections.Counter(found.advice for found in told)
+    faster = sum(found.policy.ratio.mean < 1 for found in told)
+    even = sum(found.policy.gain.verdict is not Verdict.LOSES for found in told)
+    sentences = [
+        f"The policy saved time on {faster} of {len(told)} tasks.",
+        f"On {even} its quality is better than the whole plain run's or cannot be told apart from it.",
+        f"It beats the strongest control of its own time on {count[Verdict.BEATS]}, loses to it on "
+        f"{count[Verdict.LOSES]}, and cannot be told apart from it on {count[Verdict.OPEN] + count[Verdict.DIVERGED]}.",
+        f"On {advice[Advice.STOP]} it is at least as good to stop the plain run at that time: there, stop instead.",
+    ]
+    return " ".join(sentences + (single if few else []))
 
 
 def _said(runs: Group, judged: Sequence[tuple[Group, Judged]]) -> str:

@@ -348,6 +348,15 @@ def test_plain_runs_of_other_seeds_are_no_noise_of_a_row():
     assert "Plain runs of these seeds differ by 0.4 %." in summary(runs, LOSS)
 
 
+def test_the_overview_counts_no_task_with_one_seed():
+    single = group(plain(0), record("auto", 0, 0.9, 50))
+    assert "No policy has been run with several seeds" in overview([single])
+    assert "| `stop`: -150 % (one seed) |" in table([single], "docs/results")
+    text = overview([single, group(*({**entry, "ranks": 1} for entry in auto_with_controls(0.2, 0.25, 0.24)))])
+    assert "The policy saved time on 1 of 1 tasks." in text
+    assert "1 more task has one seed, which tells too little to count." in text
+
+
 def test_the_overview_counts_the_tasks_on_which_the_policy_does_what_it_should():
     text = overview([group(*auto_with_controls(0.2, 0.25, 0.24))])
     assert "The policy saved time on 1 of 1 tasks. On 1 its quality is better" in text
