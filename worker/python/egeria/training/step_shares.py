@@ -41,8 +41,9 @@ class StepShares:
     """Measures steps passively: the time between the arrivals of two gradients in a backward pass is taken for what the
     second one's layer module costs there, and the optimizer's step is shared out by the number of parameters. Further
     savings of freezing (communication that does not overlap, memory) are not counted, nor is the forward pass, which
-    frozen layers still need without a cache. The median of the steps counts, since the first ones are slow. From a layer module on that holds an active weight of a later one, half of
-    the backward pass counts: gradients still come back to that weight.
+    frozen layers still need without a cache. The median of the steps counts, since the first ones are slow. From a
+    layer module on that holds an active weight of a later one, half of the backward pass counts: gradients still come
+    back to that weight.
 
     Owned by the training thread.
 
