@@ -287,7 +287,7 @@ def _all_runs(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
 
 
 def _other_scores(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
-    """What else was measured at the end of the runs. It is in no verdict."""
+    """Other scores were measured at the end of the runs, too. They are in no verdict."""
     scores = [other_scores(runs, found.label, quality) for found in rows]
     names = [name for name in (scores[0] if scores else ()) if all(name in others for others in scores)]
     if not names:

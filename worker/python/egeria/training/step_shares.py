@@ -24,14 +24,14 @@ _MOST_STEPS = 64
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """What one step took, in seconds. `backward`: by parameter, which is by its id."""
+    """The seconds that one step took. `backward`: by parameter, which is by its id."""
 
     backward: dict[int, float]
     optimizer: float
     total: float
 
     def share(self, parameters: set[int], passed: float, part: float) -> float:
-        """What is saved where these parameters are frozen, as a share of the step: `passed` of their backward pass, and
+        """The share of the step that is saved where these parameters are frozen: `passed` of their backward pass, and
         `part` of the optimizer's step."""
         backward = sum(self.backward.get(parameter, 0.0) for parameter in parameters)
         return (passed * backward + part * self.optimizer) / self.total
