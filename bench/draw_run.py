@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Draws one recorded run: which layer modules were frozen when, under the learning rate.
 
-usage: bench/draw_run.py RECORDS.jsonl RUN SEED OUT.svg, such as docs/results/records/bert-squad.jsonl auto 6 run.svg
+usage: bench/draw_run.py RECORDS.jsonl RUN SEED OUT.svg, such as
+bench/draw_run.py docs/results/records/minilm-classify.jsonl finetune 0 docs/results/minilm-run.svg
 """
 
 from __future__ import annotations

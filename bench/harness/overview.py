@@ -110,21 +110,23 @@ def _totals(judged: Sequence[Judged]) -> str:
         return "**No policy has been run on any task.**"
     told = [found for found in judged if found.best.gain.verdict is not Verdict.ONE_SEED]
     few = len(judged) - len(told)
-    single = [f"{few} more task{'s have' if few > 1 else ' has'} one seed, which tells too little to count."]
+    untold = (
+        f" {few} more task{'s have' if few > 1 else ' has'} one seed, which tells too little to count." if few else ""
+    )
     if not told:
-        return f"**No policy has been run with several seeds.** {single[0]}"
+        return f"**No policy has been run with several seeds.**{untold}"
     count = collections.Counter(found.best.gain.verdict for found in told)
     advice = collections.Counter(found.advice for found in told)
     faster = sum(found.policy.ratio.mean < 1 for found in told)
     even = sum(found.policy.gain.verdict is not Verdict.LOSES for found in told)
-    sentences = [
-        f"The policy saved time on {faster} of {len(told)} tasks.",
-        f"On {even} its quality is better than the whole plain run's or cannot be told apart from it.",
-        f"It beats the strongest control of its own time on {count[Verdict.BEATS]}, loses to it on "
-        f"{count[Verdict.LOSES]}, and cannot be told apart from it on {count[Verdict.OPEN] + count[Verdict.DIVERGED]}.",
-        f"On {advice[Advice.STOP]} it is at least as good to stop the plain run at that time: there, stop instead.",
-    ]
-    return " ".join(sentences + (single if few else []))
+    undecided = count[Verdict.OPEN] + count[Verdict.DIVERGED]
+    return (
+        f"The policy saved time on {faster} of {len(told)} tasks. On {even} its quality is better than the "
+        "whole plain run's or cannot be told apart from it. It beats the strongest control of its own time on "
+        f"{count[Verdict.BEATS]}, loses to it on {count[Verdict.LOSES]}, and cannot be told apart from it on "
+        f"{undecided}. On {advice[Advice.STOP]} it is at least as good to stop the plain run at that time: there, stop "
+        f"instead.{untold}"
+    )
 
 
 def _said(runs: Group, judged: Sequence[tuple[Group, Judged]]) -> str:

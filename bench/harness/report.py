@@ -281,8 +281,7 @@ def _all_runs(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
         "Processor time is that of a rank with its share of the cache's. The account is the session's own: what "
         "freezing saved, less what it cost. Frozen is the share of the parameters, averaged over the steps. The time "
         "to plain's quality is a share of the time that the plain run takes to get there. Brackets say how many seeds "
-        "got there. Less noise means: to that quality less the "
-        "deviation of the plain runs.",
+        "got there. Less noise means: to that quality less the deviation of the plain runs.",
     ]
 
 

@@ -66,7 +66,7 @@ class Run:
       policy: its name for egeria.Config, where `kind` is POLICY.
       options: the policy's constants. In `schedule`, `module_share` may stand for `frozen_prefix`;
         "reference_backends", a list of names, is the controller's, "cache" is "auto", "always" or "none", and "peak"
-        multiplies the learning rates. Runs without a policy may have "peak" and "layer_decay".
+        multiplies the learning rates, of runs without a policy too. Those may also have "layer_decay".
       share: steps, as a share of the plain run's; PLANNED until the task is known.
       first_act: share of the steps before which the run is the plain one, which it may be started from.
     """

@@ -19,7 +19,7 @@ from egeria.model.pass_hooks import is_capturing
 
 # Where a weight in front trains on, gradients still come back through frozen layers: half of their backward pass.
 _BESIDE_ACTIVE = 0.5
-_MOST_STEPS = 64
+_MOST_STEPS = 64  # the newest; a link may be wanted for long
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,15 +106,17 @@ class StepShares:
     def of(self, modules: Sequence[LayerModule]) -> list[float]:
         """The shares of layer modules; 0 where nothing is known of them."""
         counts = [sum(parameter.numel() for _, parameter in module.parameters()) for module in modules]
+        every = max(1, sum(counts))
         shares = []
         passed = 1.0  # the part of a backward pass that is saved
         for module, count in zip(modules, counts):
             if any(tensor.requires_grad for name, tensor in module.tensors() if name in module.elsewhere):
                 passed = _BESIDE_ACTIVE
             parameters = {id(parameter) for _, parameter in module.parameters()}
-            part = count / max(1, sum(counts))
             measured = [
-                step.share(parameters, passed, part) for step in self._steps if parameters & step.backward.keys()
+                step.share(parameters, passed, count / every)
+                for step in self._steps
+                if parameters & step.backward.keys()
             ]
             if measured:
                 shares.append(min(1.0, max(0.0, statistics.median(measured))))
