@@ -7,12 +7,6 @@ macro(egeria_find package debian_keyword debian)
   endif()
 endmacro()
 
-function(egeria_missing what debian)
-  message(FATAL_ERROR "${what} is missing. On Debian: apt-get install ${debian}. `bash deploy/install.sh` in "
-                      "${PROJECT_SOURCE_DIR} installs, or names, everything that is missing, and with --tests "
-                      "what the tests need.")
-endfunction()
-
 # The order matters: Python, Protobuf, Torch, gRPC, then the rest. find_package(Torch) defines a hollow
 # protobuf::libprotobuf if Protobuf was not found before it.
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter OPTIONAL_COMPONENTS Development.Module)

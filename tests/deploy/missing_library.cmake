@@ -1,4 +1,4 @@
-# Configures this source tree as if a library were not installed, and looks for the advice that the user gets.
+# Configures this source tree as if a library or the compiler were not installed, and looks for the advice that the user gets.
 # cmake -DSOURCE=<source folder> -DPYTHON=<interpreter with torch> -P missing_library.cmake
 execute_process(COMMAND mktemp -d OUTPUT_VARIABLE folder OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 foreach(pair "Protobuf=libprotobuf-dev" "gRPC=libgrpc[+][+]-dev" "CLI11=libcli11-dev" "RocksDB=librocksdb-dev")
@@ -14,4 +14,12 @@ foreach(pair "Protobuf=libprotobuf-dev" "gRPC=libgrpc[+][+]-dev" "CLI11=libcli11
     message(SEND_ERROR "without ${package} configuring says:\n${errors}")
   endif()
 endforeach()
+execute_process(
+  COMMAND ${CMAKE_COMMAND} -E env --unset=CC --unset=CXX PATH=${folder} ${CMAKE_COMMAND} -S ${SOURCE} -B ${folder}/bare
+          -G Ninja
+  RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE errors)
+string(REGEX REPLACE "[ \n]+" " " errors "${errors}")
+if(NOT failed OR NOT errors MATCHES "A C[+][+] compiler is missing[.] On Debian: apt-get install g[+][+][.]")
+  message(SEND_ERROR "without a compiler configuring says:\n${errors}")
+endif()
 file(REMOVE_RECURSE ${folder})
