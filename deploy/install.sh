@@ -3,6 +3,7 @@
 # (deploy/requirements.txt), with npm in it where the machine has none (deploy/requirements-npm.txt). With --tests it
 # also installs what only the tests and the tasks of `egeria bench` need (deploy/packages-tests.txt,
 # deploy/requirements-tests.txt, deploy/requirements-bench.txt and, in .venv/compat, deploy/requirements-compat.txt).
+# With --packages it installs the Debian packages alone, which is all that `pip install .` needs.
 # Does nothing where all of it is there; may be interrupted and run again. Without root it names exactly the packages
 # that are missing.
 set -euo pipefail
@@ -10,9 +11,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 lists=("")
 case ${1:-} in
-  "") ;;
+  "" | --packages) ;;
   --tests) lists+=("-tests") ;;
-  *) echo "usage: deploy/install.sh [--tests]" >&2; exit 2 ;;
+  *) echo "usage: deploy/install.sh [--tests | --packages]" >&2; exit 2 ;;
 esac
 
 # slowly MESSAGE COMMAND...: says what is about to happen, runs the command, and says every half a minute that it still
@@ -52,6 +53,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   RUNLEVEL=1 slowly "Installing ${#missing[@]} Debian packages, about one minute: ${missing[*]}" \
     apt-get install -y --no-install-recommends "${missing[@]}"
 fi
+[ "${1:-}" != --packages ] || exit 0
 
 if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
   rm -rf .venv

@@ -1,4 +1,5 @@
-# Configures this source tree as if a library or the compiler were not installed, and looks for the advice that the user gets.
+# Configures this source tree as if a library or the compiler were not installed, and looks for the advice that the
+# user gets.
 # cmake -DSOURCE=<source folder> -DPYTHON=<interpreter with torch> -P missing_library.cmake
 execute_process(COMMAND mktemp -d OUTPUT_VARIABLE folder OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 foreach(pair "Protobuf=libprotobuf-dev" "gRPC=libgrpc[+][+]-dev" "CLI11=libcli11-dev" "RocksDB=librocksdb-dev")
