@@ -120,7 +120,8 @@ absl::Status Replay(ReplayFlags flags, Streams streams) {
   if (flags.shape.modules == 0) {
     return BadFlag("give --modules: the recording has no array that tells how many there are");
   }
-  if (!recording.job) flags.shape.losses_reported = recording.has_loss;
+  // A job whose policy had no use for losses has recorded none, although its ranks may have reported them.
+  flags.shape.losses_reported = flags.shape.losses_reported && recording.has_loss;
   EGERIA_ASSIGN_OR_RETURN(const std::unique_ptr<policy::Policy> policy, policy::MakePolicy(config, flags.shape));
   EGERIA_ASSIGN_OR_RETURN(const std::vector<policy::Decision> decisions,
                           controller::Replay(recording.lines, flags.shape.modules, *policy));

@@ -15,12 +15,15 @@ foreach(pair "Protobuf=libprotobuf-dev" "gRPC=libgrpc[+][+]-dev" "CLI11=libcli11
     message(SEND_ERROR "without ${package} configuring says:\n${errors}")
   endif()
 endforeach()
-execute_process(
-  COMMAND ${CMAKE_COMMAND} -E env --unset=CC --unset=CXX PATH=${folder} ${CMAKE_COMMAND} -S ${SOURCE} -B ${folder}/bare
-          -G Ninja
-  RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE errors)
-string(REGEX REPLACE "[ \n]+" " " errors "${errors}")
-if(NOT failed OR NOT errors MATCHES "A C[+][+] compiler is missing[.] On Debian: apt-get install g[+][+][.]")
-  message(SEND_ERROR "without a compiler configuring says:\n${errors}")
-endif()
+foreach(name "c++" "x86_64-linux-gnu-g++")  # the second one as Python's build tools say it
+  execute_process(
+    COMMAND ${CMAKE_COMMAND} -E env --unset=CC CXX=${name} PATH=${folder} ${CMAKE_COMMAND} -S ${SOURCE}
+            -B ${folder}/bare -G Ninja
+    RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE errors)
+  string(REGEX REPLACE "[ \n]+" " " errors "${errors}")
+  string(FIND "${errors}" "The C++ compiler ${name} is missing. On Debian: apt-get install g++." found)
+  if(NOT failed OR found EQUAL -1)
+    message(SEND_ERROR "without a compiler configuring says:\n${errors}")
+  endif()
+endforeach()
 file(REMOVE_RECURSE ${folder})

@@ -62,6 +62,9 @@ TEST(ReplayCommand, TakesARecordingWithoutAnyLossForAJobThatReportsNone) {
   const Outcome shorter = RunReplay({"-", "--interval", "1000"}, lines);
   EXPECT_THAT(shorter.out, IsEmpty());
   EXPECT_THAT(shorter.err, HasSubstr("without a loss it lasts 6 n steps"));
+  // The job's policy asked for none.
+  const std::string job = "{\"job\":{\"modules\":3,\"losses_reported\":true}}\n";
+  EXPECT_EQ(RunReplay({"-", "--interval", "10"}, job + lines).out, outcome.out);
   // One loss, and the others are missed.
   const Outcome one = RunReplay({"-", "--interval", "10"}, "{\"step\":0,\"loss\":1}\n" + lines);
   EXPECT_THAT(one.out, IsEmpty());
