@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from bench import tasks
 from bench.harness.comparisons import Duel, Group, Verdict
 from bench.harness.verdicts import Advice, Judged, judge
-from bench.harness.wording import percents, saved
+from bench.harness.wording import PERCENTS, percents, saved
 
 _MOST_ROWS = 10
 _TRIAL = "digits"  # too small to stand beside the others on a page for everybody
 _READING = (
-    "Percents are of the plain run's time and of its final score. Above 0 is better. In brackets stands the 90 % "
-    "interval of the mean over the seeds. The strongest control has the best quality at the policy's time: `stop` "
+    f"{PERCENTS} The strongest control has the best quality at the policy's time: `stop` "
     "ends the plain run then, `short` has a shorter schedule, `drop` leaves out late steps, and `drop-raised` does so "
     "at raised rates."
 )

@@ -32,7 +32,7 @@ from bench.harness.overview import overview, report_name, table
 from bench.harness.runs import Kind
 from bench.harness.task import Quality
 from bench.harness.verdicts import further, judge, summary
-from bench.harness.wording import in_unit, interval, percents, plain_number, saved, unit_digits
+from bench.harness.wording import PERCENTS, in_unit, interval, percents, plain_number, saved, unit_digits
 
 # Between these lines README.md has the table of results.
 README_MARKS = ("<!-- results: written by egeria bench report -->", "<!-- end of results -->")
@@ -170,12 +170,7 @@ def _table(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
             f"| {_name(found)} | {found.gain.count} | {saved(found)} | {percents(found.relative, 1, sign=True)} | "
             f"{_against_best(runs, found, quality)} |"
         )
-    return [
-        *lines,
-        "",
-        "Percents are of the plain run's time and of its final score. Above 0 is better. In brackets stands the 90 % "
-        "interval of the mean over the seeds.",
-    ]
+    return [*lines, "", PERCENTS]
 
 
 def _against_best(runs: Group, found: Row, quality: Quality) -> str:

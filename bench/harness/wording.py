@@ -18,6 +18,11 @@ CONTROLS = {
     "decay": "to stop a run with layer-wise rate decay",
 }
 
+PERCENTS = (
+    "Percents are of the plain run's time and of its final score. Above 0 is better. In brackets stands the 90 % "
+    "interval of the mean over the seeds."
+)
+
 
 def percents(spread: Spread, digits: int = 0, sign: bool = False) -> str:
     """A mean share and the 90 % interval of the mean over seeds, as "12 % (10 to 14)"."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -52,6 +54,12 @@ class ImageClassification(Task):
 
     def scores(self, sums: Tensor) -> dict[str, float]:
         return accuracy_and_loss(sums)
+
+
+def labelled_loss(model: nn.Module, batch: Sequence[Tensor], device: torch.device) -> Tensor:
+    """The loss of a batch of inputs and labels."""
+    inputs, labels = batch
+    return F.cross_entropy(model(inputs.to(device)), labels.to(device))
 
 
 def correct_and_loss(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.harness.task import Profile, Quality
-from bench.tasks.classification import ImageClassification
+from bench.tasks.classification import ImageClassification, labelled_loss
 from bench.tasks.datasets.augmentation import Mirrored, enlarged
 from bench.tasks.datasets.cifar10 import read_cifar10
 from bench.tasks.fine_tuning import FineTuning
@@ -40,6 +39,7 @@ class Lite0Cifar10(FineTuning, ImageClassification):
         "paper": Profile(8_000, 64, 40, {**_SETTINGS, "training": 50_000, "testing": 10_000, "size": 128}),
     }
     modules = staticmethod(layer_modules)
+    loss = staticmethod(labelled_loss)
     variants = 2
 
     def load(self) -> None:
@@ -55,10 +55,6 @@ class Lite0Cifar10(FineTuning, ImageClassification):
 
     def build_model(self) -> nn.Module:
         return Lite0Classifier(classes=10)
-
-    def loss(self, model: nn.Module, batch: Sequence[Tensor], device: torch.device) -> Tensor:
-        images, labels = batch
-        return F.cross_entropy(model(images.to(device)), labels.to(device))
 
     def evaluate(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
         return super().evaluate(lambda images: model(enlarged(images, self.settings["size"])), samples, device)

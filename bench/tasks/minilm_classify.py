@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from bench.harness.task import Profile, Quality
-from bench.tasks.classification import accuracy_and_loss, correct_and_loss
+from bench.tasks.classification import accuracy_and_loss, correct_and_loss, labelled_loss
 from bench.tasks.datasets.squad import questions_by_article
 from bench.tasks.fine_tuning import FineTuning
 from bench.tasks.models.minilm import MiniLm, TextClassifier, freeze_words
@@ -40,6 +39,7 @@ class MiniLmClassify(FineTuning):
         "paper": Profile(4_000, 32, 40, {**_SETTINGS, "rate": 5e-5, "training": 80_000, "testing": 7_000}),
     }
     modules = staticmethod(lambda model: [model.bert.embeddings, *model.bert.encoder.layer, model.head])
+    loss = staticmethod(labelled_loss)
 
     def load(self) -> None:
         self._pretrained = MiniLm()
@@ -71,10 +71,6 @@ class MiniLmClassify(FineTuning):
         self._pretrained.fill(bert)
         freeze_words(bert)
         return TextClassifier(bert, self._classes, dropout=0.1)
-
-    def loss(self, model: nn.Module, batch: Sequence[Tensor], device: torch.device) -> Tensor:
-        tokens, labels = batch
-        return F.cross_entropy(model(tokens.to(device)), labels.to(device))
 
     def evaluate(self, model: nn.Module, samples: Tensor, device: torch.device) -> Tensor:
         sums = torch.zeros(3, dtype=torch.float64)
