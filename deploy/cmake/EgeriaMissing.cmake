@@ -1,4 +1,4 @@
-# What is missing, and how to get it on Debian. This file is read ahead of project().
+# This file says what is missing, and how to get it on Debian. It is read ahead of project().
 function(egeria_missing what debian)
   message(FATAL_ERROR "${what} is missing. On Debian: apt-get install ${debian}. `bash deploy/install.sh` in "
                       "${CMAKE_SOURCE_DIR} installs, or names, everything that is missing, and with --tests "
@@ -8,7 +8,7 @@ endfunction()
 # CMake's own error would name no package. Python's build tools name a compiler in CXX, whether it is there or not.
 if(NOT CMAKE_CXX_COMPILER)
   set(names c++ g++ clang++)
-  if(DEFINED ENV{CXX})
+  if(NOT "$ENV{CXX}" STREQUAL "")
     separate_arguments(names UNIX_COMMAND "$ENV{CXX}")
     list(GET names 0 names)
   endif()
