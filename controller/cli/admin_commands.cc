@@ -16,6 +16,8 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/printable.h"
 #include "common/base/status.h"
 #include "controller/cli/admin_client.h"
@@ -35,6 +37,7 @@ struct Flags {
   std::string job;
   std::string reason;
   std::string mode;
+  double wait = 0;
   int prefix = 0;
   bool json = false;
   bool decisions = false;
@@ -176,6 +179,17 @@ absl::Status SetMode(const Flags& flags, AdminClient& client, Streams streams) {
 
 using Call = std::function<absl::Status(const Flags&, AdminClient&, Streams)>;
 
+// Tries again for `flags.wait` seconds while no controller answers.
+absl::Status CallController(const Flags& flags, const Call& call, Streams streams) {
+  const absl::Time end = absl::Now() + absl::Seconds(flags.wait);
+  for (;;) {
+    absl::StatusOr<AdminClient> client = AdminClient::Connect(flags.controller, flags.admin);
+    const absl::Status status = client.ok() ? call(flags, *client, streams) : client.status();
+    if (!absl::IsUnavailable(status) || absl::Now() >= end) return status;
+    absl::SleepFor(absl::Milliseconds(100));
+  }
+}
+
 struct AdminCommand {
   CLI::App* app;
   std::shared_ptr<Flags> flags;  // its own: a variable sets those of every command, whatever the arguments say
@@ -194,10 +208,7 @@ AdminCommand Add(CLI::App& app, const Select& select, const char* name, const ch
     command->add_option("job", flags->job, "The job's id, the beginning of it, or the job's name")->required();
   }
   command->callback([flags, select, call = std::move(call)] {
-    select([flags, call](Streams streams) -> absl::Status {
-      EGERIA_ASSIGN_OR_RETURN(AdminClient client, AdminClient::Connect(flags->controller, flags->admin));
-      return call(*flags, client, streams);
-    });
+    select([flags, call](Streams streams) { return CallController(*flags, call, streams); });
   });
   return {command, flags};
 }
@@ -207,6 +218,8 @@ AdminCommand Add(CLI::App& app, const Select& select, const char* name, const ch
 void AddAdminCommands(CLI::App& app, const Select& select) {
   const AdminCommand list = Add(app, select, "list", "Show the controller's jobs.", false, List);
   list.app->add_flag("--json", list.flags->json, "Print one JSON object for each job");
+  list.app->add_option("--wait", list.flags->wait, "Seconds to wait for a controller that does not answer yet")
+      ->check(CLI::Range(0.0, 3600.0));
 
   const AdminCommand exported =
       Add(app, select, "export", "Write what a job's policy saw, for `egeria replay`.", true, Export);

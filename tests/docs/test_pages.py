@@ -40,7 +40,7 @@ def environment(folder: pathlib.Path) -> dict[str, str]:
         "XDG_CACHE_HOME": str(home),
         "XDG_RUNTIME_DIR": str(home),
         "EGERIA_BIN": os.environ["EGERIA_BIN"],
-        "EGERIA_CONTROLLER_METRICS_LISTEN": "127.0.0.1:19464",
+        "EGERIA_CONTROLLER_METRICS_LISTEN": "127.0.0.1:0",
         "OMP_NUM_THREADS": "1",
     }
 
@@ -59,7 +59,7 @@ def test_what_a_page_shows_runs_and_prints_what_it_says(page: pathlib.Path, fold
         pytest.skip("nothing on the page can be run here")
     variables = environment(folder)
     ran = subprocess.run(
-        ["bash", "-c", commands], cwd=folder, env=variables, text=True, capture_output=True, timeout=3000
+        ["bash", "-c", commands], cwd=folder, env=variables, text=True, capture_output=True, timeout=1200
     )
     output = ran.stdout + ran.stderr
     assert ran.returncode == 0, output[-6000:]

@@ -1,11 +1,15 @@
 #include "controller/cli/admin_commands.h"
 
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "controller/cli/replay_command.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -186,6 +190,26 @@ TEST_F(AdminCommands, SayThatNoControllerAnswers) {
   EXPECT_EQ(Run({"list", "--controller", "unix:" + folder.path() + "/nobody"}, false), 1);
   EXPECT_THAT(err_.str(), HasSubstr("no controller answers at unix:" + folder.path()));
   EXPECT_EQ(Run({"list", "--controller", "nonsense"}, false), 2);
+}
+
+TEST_F(AdminCommands, WaitForAControllerThatStarts) {
+  const TempFolder folder;
+  const std::string socket = folder.path() + "/controller";
+  std::thread starts([&] {
+    absl::SleepFor(absl::Milliseconds(300));
+    std::filesystem::create_symlink(cluster_.address().substr(5) + ".admin", socket + ".admin");  // 5: "unix:"
+  });
+  EXPECT_EQ(Run({"list", "--wait", "20", "--controller", "unix:" + socket}, false), 0) << err_.str();
+  starts.join();
+  EXPECT_THAT(out_.str(), HasSubstr("job1"));
+}
+
+TEST_F(AdminCommands, WaitNoLongerThanAsked) {
+  const TempFolder folder;
+  const absl::Time begin = absl::Now();
+  EXPECT_EQ(Run({"list", "--wait", "0.5", "--controller", "unix:" + folder.path() + "/nobody"}, false), 1);
+  EXPECT_GE(absl::Now() - begin, absl::Seconds(0.5));
+  EXPECT_THAT(err_.str(), HasSubstr("no controller answers"));
 }
 
 TEST_F(AdminCommands, AnAddressThatIsGivenCountsMoreThanTheVariable) {
