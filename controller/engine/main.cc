@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -30,24 +31,36 @@ namespace {
 
 constexpr int kSocket = 3, kMemory = 4;
 
-// False at the end, or where a message is cut off.
-bool ReadAll(void* data, size_t size) {
-  for (auto* next = static_cast<char*>(data); size > 0;) {
-    const ssize_t got = read(kSocket, next, size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    next += got;
-    size -= static_cast<size_t>(got);
+// This holds what has been read and not been taken yet. Requests wait in line, and one read may bring several.
+class Inbox {
+ public:
+  // False at the end, or where a message is cut off.
+  bool Receive(google::protobuf::MessageLite* message) {
+    uint32_t size = 0;
+    if (!Fill(sizeof(size))) return false;
+    std::memcpy(&size, text_.data(), sizeof(size));
+    if (!Fill(sizeof(size) + size)) return false;
+    const bool parsed = message->ParseFromArray(text_.data() + sizeof(size), static_cast<int>(size));
+    text_.erase(0, sizeof(size) + size);
+    return parsed;
   }
-  return true;
-}
 
-bool Receive(google::protobuf::MessageLite* message) {
-  uint32_t size = 0;
-  if (!ReadAll(&size, sizeof(size))) return false;
-  std::string text(size, '\0');
-  return ReadAll(text.data(), size) && message->ParseFromString(text);
-}
+ private:
+  // Reads until there are `size` bytes.
+  bool Fill(size_t size) {
+    while (text_.size() < size) {
+      const size_t before = text_.size();
+      text_.resize(std::max(size, before + kChunk));
+      const ssize_t got = read(kSocket, text_.data() + before, text_.size() - before);
+      text_.resize(before + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+      if (got == 0 || (got < 0 && errno != EINTR)) return false;
+    }
+    return true;
+  }
+
+  static constexpr size_t kChunk = 4096;
+  std::string text_;
+};
 
 bool Send(const google::protobuf::MessageLite& message) {
   const auto size = static_cast<uint32_t>(message.ByteSizeLong());
@@ -153,8 +166,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Prepare(const engine::v1::Setup& setup, 
 }
 
 // Every reading allocates the same tensors anew. Pages that the allocator gives back between two readings have to be
-// cleared again for the next one, which takes as long as some readings do.
+// cleared again for the next one, which takes as long as some readings do. And each large tensor that is freed would
+// have the allocator go through all small pieces that are free.
 void KeepFreedPages() {
+  mallopt(M_MXFAST, 0);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that it may be
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
 }
@@ -169,8 +184,9 @@ int Main(int argc, char** argv) {
   KeepFreedPages();
   BindToParent(parent, kMemory + 1);
   ConfigureLogging("egeria-reference", LogLevel::kWarning);
+  Inbox inbox;
   engine::v1::Setup setup;
-  if (!Receive(&setup)) return 1;
+  if (!inbox.Receive(&setup)) return 1;
   Memory memory;
   const absl::StatusOr<std::unique_ptr<Engine>> engine = Prepare(setup, &memory);
   engine::v1::Reply ready;
@@ -178,7 +194,7 @@ int Main(int argc, char** argv) {
   SetStatus(engine.status(), &ready);
   if (!Send(ready) || !engine.ok()) return 1;
   engine::v1::Request request;
-  while (Receive(&request)) {
+  while (inbox.Receive(&request)) {
     if (!Send(Answer(request, memory, engine->get()))) return 1;
   }
   return 0;

@@ -131,10 +131,15 @@ absl::Status EngineProcess::Spawn() {
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
   socket_ = ends[0];
   ++starts_;
-  const MutexLock lock(&mutex_);
-  pid_ = pid;
-  idle_ = false;
-  return absl::OkStatus();
+  {
+    const MutexLock lock(&mutex_);
+    pid_ = pid;
+    idle_ = false;
+    error = clock_getcpuclockid(pid, &cpu_clock_);
+  }
+  if (error == 0) return absl::OkStatus();
+  End("lost");
+  return Lost("the processor time of ", options_.program, " cannot be read: ", std::strerror(error));
 }
 
 void EngineProcess::Send(const engine::v1::Request& request) {
@@ -145,7 +150,7 @@ void EngineProcess::Send(const engine::v1::Request& request) {
 void EngineProcess::RestartClock() {
   const MutexLock lock(&mutex_);
   cpu_at_start_ = cpu_at_progress_ = CurrentCpuSeconds();
-  start_ = progress_ = Clock::now();
+  start_ = progress_ = checked_ = Clock::now();
 }
 
 absl::StatusOr<engine::v1::Reply> EngineProcess::Receive() {
@@ -169,7 +174,7 @@ absl::Status EngineProcess::Exchange(bool starting, std::string* reply) {
       End("");
       return absl::CancelledError("the controller is going down");
     }
-    EGERIA_RETURN_IF_ERROR(CheckTime(starting));
+    if (Clock::now() - checked_ >= kPoll) EGERIA_RETURN_IF_ERROR(CheckTime(starting));
     EGERIA_RETURN_IF_ERROR(TransferSome());
   }
 }
@@ -203,7 +208,7 @@ absl::Status EngineProcess::TransferSome() {
 }
 
 absl::Status EngineProcess::CheckTime(bool starting) {
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = checked_ = Clock::now();
   const auto deadline = std::chrono::duration_cast<Clock::duration>(absl::ToChronoNanoseconds(options_.deadline));
   double cpu = 0;
   bool idle = false;
@@ -278,9 +283,8 @@ void EngineProcess::SetIdle(bool idle) {
 }
 
 double EngineProcess::CurrentCpuSeconds() const {
-  clockid_t clock;
   timespec now{};
-  if (pid_ <= 0 || clock_getcpuclockid(pid_, &clock) != 0 || clock_gettime(clock, &now) != 0) return 0;
+  if (pid_ <= 0 || clock_gettime(cpu_clock_, &now) != 0) return 0;
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <functional>
 #include <map>
 #include <memory>
@@ -93,10 +94,11 @@ class EngineProcess {
 
   // These belong to the request that the process works at.
   double cpu_at_start_ = 0, cpu_at_progress_ = 0;
-  Clock::time_point progress_, start_;
+  Clock::time_point progress_, start_, checked_;
 
   mutable Mutex mutex_;
   pid_t pid_ ABSL_GUARDED_BY(mutex_) = -1;
+  clockid_t cpu_clock_ ABSL_GUARDED_BY(mutex_) = 0;
   bool idle_ ABSL_GUARDED_BY(mutex_) = false;
   double cpu_of_ended_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, int64_t> ends_ ABSL_GUARDED_BY(mutex_);
