@@ -15,24 +15,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench import tasks
+from bench.harness.comparisons import quality_at
 from bench.harness.errors import BenchError
+from bench.harness.runs import own_options
+from bench.harness.task import Quality
 from bench.harness.wording import plain_number
 
 # Records of single measurements, and lines of whole runs beside plain ones.
 _MARKER = re.compile(r"(<!-- (measured/|runs of )([\w-]+\.jsonl?) -->\n).*?<!-- end -->", re.DOTALL)
 
 
-def page(out: pathlib.Path) -> dict[pathlib.Path, str]:
-    """measurements.md of a folder that has one, with its tables as the records have them, by file."""
-    file = out / "measurements.md"
-    if not file.exists():
-        return {}
+def pages(out: pathlib.Path) -> dict[pathlib.Path, str]:
+    """The pages of a folder that were written by hand, with their tables as the records have them, by file."""
 
     def table(match: re.Match[str]) -> str:
         made = _record_table(out / "measured" / match[3]) if match[2] == "measured/" else _runs_table(out / match[3])
         return f"{match[1]}{made}\n<!-- end -->"
 
-    return {file: _MARKER.sub(table, file.read_text(encoding="utf-8"))}
+    texts = {file: file.read_text(encoding="utf-8") for file in sorted(out.glob("*.md"))}
+    return {file: _MARKER.sub(table, text) for file, text in texts.items() if _MARKER.search(text)}
 
 
 def readme_rows(out: pathlib.Path) -> list[str]:
@@ -83,24 +84,41 @@ def _record_table(file: pathlib.Path) -> str:
 
 
 def _runs_table(file: pathlib.Path) -> str:
-    """Whole trainings, each beside the plain one that is the last before it in the file."""
-    lines = ["| task | seed | run | time saved | quality against plain | version |", "|---|---|---|---|---|---|"]
+    """Whole trainings, each beside the plain one that is the last before it in the file. Records of `egeria bench` have
+    options, and their rows tell more."""
+    runs = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    with_options = all("options" in run for run in runs)
+    columns = ["task", "seed", "run", "time saved", "quality against plain"]
+    columns += ["against stopping then", "constants", "frozen modules"] if with_options else []
+    lines = [f"| {' | '.join([*columns, 'version'])} |", "|---" * (len(columns) + 1) + "|"]
     plain: Mapping[str, Any] = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        run = json.loads(line)
+    for run in runs:
         if run["run"] == "plain":
             plain = run
             continue
         kind = tasks.task_class(run["task"])
-        gain = kind.quality.gain(run["final"], plain["final"]) / (kind.quality.scale * plain["final"])
         forced = f" at {100 * run['at']:.0f} % of the steps" if "at" in run else ""
         label = {"null": "plain again"}.get(run["run"], run["run"]) + forced
-        saved = plain_number(100 - 100 * run["seconds"] / plain["seconds"], 1)
-        lines.append(
-            f"| {kind.title} | {run['seed']} | {label} | {saved} % | {plain_number(100 * gain, 1, sign=True)} % | "
-            f"{run['machine']['egeria']} |"
-        )
+        cells = [
+            kind.title,
+            run["seed"],
+            label + (f", {run['note']}" if "note" in run else ""),
+            f"{plain_number(100 - 100 * run['seconds'] / plain['seconds'], 1)} %",
+            _gain(run, plain["final"], plain, kind.quality),
+        ]
+        if with_options:
+            constants = "" if run["options"] == own_options(run["policy"]) else f"`{json.dumps(run['options'])}`"
+            switches = (f"{switch['frozen_prefix']} from {switch['step']:,}" for switch in run["switches"])
+            stopped = quality_at(plain, kind.quality, run["seconds"])
+            cells += [_gain(run, stopped, plain, kind.quality), constants, ", ".join(switches)]
+        lines.append(f"| {' | '.join(map(str, cells))} | {run['machine']['egeria']} |")
     return "\n".join(lines)
+
+
+def _gain(run: Mapping[str, Any], score: float, plain: Mapping[str, Any], quality: Quality) -> str:
+    """A run's quality over another score, in percents of the plain run's."""
+    gain = quality.gain(run["final"], score) / abs(quality.scale * plain["final"])
+    return f"{plain_number(100 * gain, 1, sign=True)} %"
 
 
 def _table(record: Mapping[str, Any]) -> str:

@@ -68,7 +68,7 @@ def table(groups: Sequence[Group], folder: str, first: Sequence[str] = ()) -> st
 def _standing(best: Duel) -> str:
     """Where a policy stands beside a control, in a cell."""
     gain = percents(best.relative, sign=True)
-    if best.gain.verdict is Verdict.ONE_SEED:
+    if best.gain.verdict in (Verdict.ONE_SEED, Verdict.DIVERGED):
         return f"`{best.control}`: {gain}"
     if best.gain.verdict in (Verdict.BEATS, Verdict.LOSES):
         size = "less than 1 %" if gain.startswith("0 %") else gain.lstrip("+-")
@@ -107,24 +107,25 @@ def _totals(judged: Sequence[Judged]) -> str:
     """On how many of the tasks the policy does what it should."""
     if not judged:
         return "**No policy has been run on any task.**"
-    told = [found for found in judged if found.best.gain.verdict is not Verdict.ONE_SEED]
-    few = len(judged) - len(told)
+    count = collections.Counter(found.best.gain.verdict for found in judged)
+    told = [found for found in judged if found.best.gain.verdict not in (Verdict.ONE_SEED, Verdict.DIVERGED)]
+    few, diverged = count[Verdict.ONE_SEED], count[Verdict.DIVERGED]
     untold = (
         f" {few} more task{'s have' if few > 1 else ' has'} one seed, which tells too little to count." if few else ""
     )
+    if diverged:
+        untold += f" {diverged} more had a run that diverged."
     if not told:
-        return f"**No policy has been run with several seeds.**{untold}"
-    count = collections.Counter(found.best.gain.verdict for found in told)
+        return f"**No policy has been run with several seeds that can be compared.**{untold}"
     advice = collections.Counter(found.advice for found in told)
     faster = sum(found.policy.ratio.mean < 1 for found in told)
     even = sum(found.policy.gain.verdict is not Verdict.LOSES for found in told)
-    undecided = count[Verdict.OPEN] + count[Verdict.DIVERGED]
     return (
         f"The policy saved time on {faster} of {len(told)} tasks. On {even} its quality is better than the "
         "whole plain run's or cannot be told apart from it. It beats the strongest control of its own time on "
         f"{count[Verdict.BEATS]}, loses to it on {count[Verdict.LOSES]}, and cannot be told apart from it on "
-        f"{undecided}. On {advice[Advice.STOP]} it is at least as good to stop the plain run at that time: there, stop "
-        f"instead.{untold}"
+        f"{count[Verdict.OPEN]}. On {advice[Advice.STOP]} it is at least as good to stop the plain run at that time: "
+        f"there, stop instead.{untold}"
     )
 
 

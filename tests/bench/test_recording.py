@@ -34,7 +34,7 @@ def test_a_record_has_medians_and_no_folder_of_this_machine(tmp_path: pathlib.Pa
     record = json.loads(file.read_text())
     assert record["arguments"] == "DIR --depth 20"
     (tmp_path / "measurements.md").write_text("<!-- measured/steps.json -->\n<!-- end -->\n")
-    (text,) = measured.page(tmp_path).values()
+    (text,) = measured.pages(tmp_path).values()
     assert text.splitlines()[1:5] == [
         "| form | of the plain step | a step |",
         "|---|---|---|",

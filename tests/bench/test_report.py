@@ -357,6 +357,15 @@ def test_the_overview_counts_no_task_with_one_seed():
     assert "1 more task has one seed, which tells too little to count." in text
 
 
+def test_the_overview_counts_no_task_with_a_run_that_diverged():
+    diverged = group(*auto_with_controls(float("nan"), 0.25, 0.24))
+    assert "| `stop`: diverged |" in table([diverged], "docs/results")
+    text = overview([diverged, group(*({**entry, "ranks": 1} for entry in auto_with_controls(0.2, 0.25, 0.24)))])
+    assert "The policy saved time on 1 of 1 tasks." in text
+    assert "cannot be told apart from it on 0." in text
+    assert "1 more had a run that diverged." in text
+
+
 def test_the_overview_counts_the_tasks_on_which_the_policy_does_what_it_should():
     text = overview([group(*auto_with_controls(0.2, 0.25, 0.24))])
     assert "The policy saved time on 1 of 1 tasks. On 1 its quality is better" in text
@@ -450,14 +459,31 @@ def test_tables_of_measurements_are_those_of_their_records(tmp_path: pathlib.Pat
     (tmp_path / "measured" / "a.json").write_text(json.dumps(origin | {"rows": rows}))
     page = tmp_path / "measurements.md"
     page.write_text("# A\n\n<!-- measured/a.json -->\nold\n<!-- end -->\n\nB.\n")
-    said = measured.page(tmp_path)[page]
+    said = measured.pages(tmp_path)[page]
     assert said == (
         "# A\n\n<!-- measured/a.json -->\n| what | time | seed | note |\n|---|---|---|---|\n"
         "| a step | 0.5 ms (0.45 to 0.6) | 3 | shared |\n| b |  |  |  |\n\n"
         "Measured by `tests/a.py --b` on 2 cores.\n<!-- end -->\n\nB.\n"
     )
     (tmp_path / "measured" / "a.json").write_text(json.dumps(origin | {"rows": rows, "transcribed": True}))
-    assert "measured once and copied by hand" in measured.page(tmp_path)[page]
+    assert "measured once and copied by hand" in measured.pages(tmp_path)[page]
+
+
+def test_runs_on_a_page_stand_beside_the_plain_run_ahead_of_them(tmp_path: pathlib.Path):
+    page = tmp_path / "tried.md"
+    page.write_text("<!-- runs of tried.jsonl -->\n<!-- end -->\n")
+    runs = [
+        plain(0),
+        record("wide", 0, 0.3, 80, options={"window": 20}, note="twice"),
+        plain(1, 0.1),
+        record("auto", 1, 0.2, 50),
+    ]
+    (tmp_path / "tried.jsonl").write_text("".join(json.dumps(run) + "\n" for run in runs))
+    _, head, _, *rows, _ = measured.pages(tmp_path)[page].splitlines()
+    assert head.count("against stopping then") == 1
+    first, second = ([cell.strip() for cell in row.split("|")][2:9] for row in rows)
+    assert first == ["0", "wide, twice", "20.0 %", "-50.0 %", "+30.0 %", '`{"window": 20}`', "1 from 60"]
+    assert second == ["1", "auto", "50.0 %", "-100.0 %", "+350.0 %", "", "1 from 60"]
 
 
 def test_reports_are_made_of_the_records_alone_and_repeatably(tmp_path: pathlib.Path):
