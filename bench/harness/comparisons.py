@@ -149,19 +149,20 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Duel:
-    """A policy against one of the controls of its own time.
+    """A policy against one of the controls of its own time, over the seeds that have both.
 
     Attributes:
       control: STOP, or the value of the control's kind.
       gain: of the policy over the control, paired by seed, in the quality's unit.
       relative: the same as a share of the plain run's quality.
-      control_ratio: the control's time over the plain run's.
+      policy_ratio, control_ratio: their times over the plain run's.
     """
 
     label: str
     control: str
     gain: Spread
     relative: Spread
+    policy_ratio: Spread
     control_ratio: Spread
 
 
@@ -281,21 +282,25 @@ def quality_at(record: Record, quality: Quality, seconds: float) -> float:
 
 
 def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
-    """A policy's run against stopping, and against the other controls that were run for all of its seeds."""
+    """A policy's run against stopping, and against the other controls. A control that was run for half of the seeds or
+    more counts over those that have it."""
     pairs = _pairs(runs, label)
     if not pairs:
         return []
     found = [_duel(label, STOP, pairs, [_stopped(plain, record, quality) for record, plain in pairs], quality)]
     for kind in RUN_CONTROLS:
         controls = [_control_of(runs, kind, record, plain) for record, plain in pairs]
-        if None not in controls:
-            ends = [(control["final"], control["seconds"]) for control in controls]
-            found.append(_duel(label, kind.value, pairs, ends, quality))
+        fought = [(pair, control) for pair, control in zip(pairs, controls) if control is not None]
+        ends = [(control["final"], control["seconds"]) for _, control in fought]
+        run = sum(control is not plain for (_, plain), control in fought)
+        if len(fought) == len(pairs) or 2 * run >= len(pairs):
+            found.append(_duel(label, kind.value, [pair for pair, _ in fought], ends, quality))
     for kind in _STOPPED:
         controls = [_first_of(runs, kind, record["seed"]) for record, _ in pairs]
-        if None not in controls:
-            ends = [_stopped(control, record, quality) for control, (record, _) in zip(controls, pairs)]
-            found.append(_duel(label, kind, pairs, ends, quality))
+        fought = [(pair, control) for pair, control in zip(pairs, controls) if control is not None]
+        ends = [_stopped(control, record, quality) for (record, _), control in fought]
+        if 2 * len(fought) >= len(pairs):
+            found.append(_duel(label, kind, [pair for pair, _ in fought], ends, quality))
     return found
 
 
@@ -350,8 +355,10 @@ def _duel(
 ) -> Duel:
     """`ends`: the control's score and seconds for each of the pairs."""
     gains = [quality.gain(record["final"], score) for (record, _), (score, _) in zip(pairs, ends)]
-    ratios = [seconds / plain["seconds"] for (_, plain), (_, seconds) in zip(pairs, ends)]
-    return Duel(label, control, Spread.of(gains), _relative(gains, pairs, quality), Spread.of(ratios))
+    own = [record["seconds"] / plain["seconds"] for record, plain in pairs]
+    controls = [seconds / plain["seconds"] for (_, plain), (_, seconds) in zip(pairs, ends)]
+    relative = _relative(gains, pairs, quality)
+    return Duel(label, control, Spread.of(gains), relative, Spread.of(own), Spread.of(controls))
 
 
 def _relative(gains: Sequence[float], pairs: Sequence[tuple[Record, Record]], quality: Quality) -> Spread | None:

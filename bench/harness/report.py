@@ -222,24 +222,22 @@ def _own_steps(runs: Group, quality: Quality) -> list[str]:
 
 
 def _duel_table(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
-    fought = [
-        (found, duel) for found in rows if found.kind is Kind.POLICY for duel in duels(runs, found.label, quality)
-    ]
+    fought = [duel for found in rows if found.kind is Kind.POLICY for duel in duels(runs, found.label, quality)]
     if not fought:
         return []
     lines = [
         "## Against each control of the same time",
         "",
-        f"| policy | control | quality against it | in {quality.unit} | verdict | worst seed | policy saved | "
+        f"| policy | control | seeds | quality against it | in {quality.unit} | verdict | worst seed | policy saved | "
         "control saved |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for found, duel in fought:
+    for duel in fought:
         lines.append(
-            f"| `{duel.label}` | `{duel.control}` | {percents(duel.relative, 1, sign=True)} | "
+            f"| `{duel.label}` | `{duel.control}` | {duel.gain.count} | {percents(duel.relative, 1, sign=True)} | "
             f"{in_unit(duel.gain, quality)} | {duel.gain.verdict.value} | "
-            f"{plain_number(duel.gain.least, unit_digits(quality), sign=True)} | {saved(found)} | "
-            f"{percents(duel.control_ratio.complement)} |"
+            f"{plain_number(duel.gain.least, unit_digits(quality), sign=True)} | "
+            f"{percents(duel.policy_ratio.complement)} | {percents(duel.control_ratio.complement)} |"
         )
     return [
         *lines,

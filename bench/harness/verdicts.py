@@ -61,7 +61,7 @@ def summary(runs: Group, quality: Quality) -> list[str]:
     policy, best, name = judged.policy, judged.best, f"`{judged.policy.label}`"
     return [
         f"At the time that {name} takes, the strongest control is {CONTROLS.get(best.control, 'another run')} "
-        f"(`{best.control}`), and {name} {outcome(best.gain.verdict)}.",
+        f"(`{best.control}`), and {name} {outcome(best.gain.verdict)}.{_of_its_seeds(best, policy)}",
         f"The quality of {name} is {better_or_worse(best.relative)}.",
         f"Against the whole plain run, {name} {time_in_words(policy)} over {seeds(policy.gain.count)}, and "
         f"its quality is {better_or_worse(policy.relative)}.",
@@ -102,13 +102,18 @@ def further(runs: Group, quality: Quality) -> list[str]:
     for label in runs.others:
         longer = row(runs, label, quality) if "+" in label and label not in runs.variants else None
         if longer is not None:
-            both = longer.gain.mean > 0 and longer.ratio.mean < 1
             found.append(
                 f"`{label}` trains for more steps with the time saved: it {time_in_words(longer)} and is "
-                f"{better_or_worse(longer.relative)}. By the mean it is "
-                f"{'better, and sooner' if both else 'not both better and sooner'}."
+                f"{better_or_worse(longer.relative)}. {_better_and_sooner(longer)}"
             )
     return found
+
+
+def _better_and_sooner(longer: Row) -> str:
+    if longer.gain.verdict is Verdict.BEATS and longer.ratio.complement.verdict is Verdict.BEATS:
+        return "It is better, and sooner, both beyond the spread over seeds."
+    both = longer.gain.mean > 0 and longer.ratio.mean < 1
+    return f"By the mean it is {'better, and sooner' if both else 'not both better and sooner'}."
 
 
 def _advice(policy: Row, fought: Sequence[Duel], best: Duel) -> Advice:
@@ -133,6 +138,13 @@ def _in_words(judged: Judged) -> str:
         Advice.FREEZE: "Freezing pays on this task.",
         Advice.OPEN: f"These runs do not tell whether {name} is worth it.",
     }[judged.advice]
+
+
+def _of_its_seeds(best: Duel, policy: Row) -> str:
+    """Says so where not all seeds of the policy have the control."""
+    if best.gain.count == policy.gain.count:
+        return ""
+    return f" That control was run for {best.gain.count} of the {seeds(policy.gain.count)}."
 
 
 def _noise(policy: Row) -> str:

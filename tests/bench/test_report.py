@@ -180,9 +180,15 @@ def test_the_first_sentence_names_the_strongest_control_and_the_verdict(
     assert task_report(runs, LOSS).splitlines()[2].startswith(first)
 
 
-def test_a_control_that_not_all_seeds_have_is_none():
+def test_a_control_that_not_all_seeds_have_counts_over_those_that_have_it():
     entries = [entry for entry in auto_with_controls(0.2, 0.19, 0.24) if entry["kind"] != "short" or entry["seed"] == 0]
-    assert "(`drop`)" in summary(group(*entries), LOSS)[0]
+    by_control = {duel.control: duel for duel in comparisons.duels(group(*entries), "auto", LOSS)}
+    assert (by_control["short"].gain.count, by_control["drop"].gain.count) == (1, 2)
+    assert by_control["short"].gain.mean == pytest.approx(-0.01)
+    said = summary(group(*entries), LOSS)[0]
+    assert "(`short`)" in said and said.endswith(" That control was run for 1 of the 2 seeds.")
+    entries += [plain(2, 0.2), record("auto", 2, 0.2, 90)]
+    assert "short" not in {duel.control for duel in comparisons.duels(group(*entries), "auto", LOSS)}
 
 
 def test_layer_wise_decay_is_stopped_at_the_policys_time():
@@ -267,6 +273,23 @@ def test_it_says_what_the_policy_earns_over_a_clock_and_whether_more_steps_are_b
     for final, seconds, said in ((0.19, 99, "better, and"), (0.21, 99, "not both"), (0.19, 101, "not both")):
         longer = group(plain(0), record("auto", 0, 0.2, 90), record("auto+6%", 0, final, seconds))
         assert any("`auto+6%` trains for more steps" in line and said in line for line in further(longer, LOSS))
+
+
+@pytest.mark.parametrize(
+    ("finals", "times", "said"),
+    [
+        ((0.19, 0.191), (90, 91), "It is better, and sooner, both beyond the spread over seeds."),
+        ((0.15, 0.199), (90, 91), "By the mean it is better, and sooner."),
+        ((0.19, 0.191), (70, 99), "By the mean it is better, and sooner."),
+    ],
+)
+def test_it_says_whether_more_steps_are_better_and_sooner_beyond_the_spread(
+    finals: tuple[float, float], times: tuple[float, float], said: str
+):
+    longer = [record("auto+6%", seed, finals[seed], times[seed]) for seed in (0, 1)]
+    runs = group(*(plain(seed, 0.2) for seed in (0, 1)), *longer)
+    (line,) = [line for line in further(runs, LOSS) if "auto+6%" in line]
+    assert line.endswith(said)
 
 
 def test_other_constants_have_a_table_of_their_own_beside_the_policy(tmp_path: pathlib.Path):
