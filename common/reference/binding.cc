@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/reference/tensor_bridge.h"
 #include "common/tensor/torch_types.h"
@@ -19,6 +21,12 @@ using graph::Argument;
 template <typename... Args>
 absl::Status BadArgument(const Args&... message) {
   return NamedError(absl::StatusCode::kInvalidArgument, "BAD_ARGUMENT", message...);
+}
+
+// The rest of a sentence that names the argument, for BadArgument().
+template <typename... Args>
+absl::Status Misfit(const Args&... rest) {
+  return absl::InvalidArgumentError(absl::StrCat(rest...));
 }
 
 bool IsInteger(TypeKind kind) { return kind == TypeKind::IntType || kind == TypeKind::SymIntType; }
@@ -209,7 +217,7 @@ class Binder {
     if (optional != nullptr) type = optional->getElementType();
     Operand operand;
     if (std::holds_alternative<graph::None>(argument.kind)) {
-      if (optional == nullptr) return BadArgument("is none");
+      if (optional == nullptr) return Misfit("is none");
       return operand;
     }
     if (const auto* value = std::get_if<graph::ValueRef>(&argument.kind)) return TakeValue(value->name, type);
@@ -242,7 +250,7 @@ class Binder {
         return list;
       }
     }
-    return BadArgument("is '", name, "', a ", given->str());
+    return Misfit("is '", name, "', a ", given->str());
   }
 
   static bool SameElement(const c10::TypePtr& list, const c10::TypePtr& element) {
@@ -252,7 +260,7 @@ class Binder {
 
   absl::StatusOr<Operand> TakeList(const graph::ArgumentList& list, const c10::TypePtr& type) const {
     const auto* list_type = type->castRaw<c10::ListType>();
-    if (list_type == nullptr) return BadArgument("is a list");
+    if (list_type == nullptr) return Misfit("is a list");
     Operand operand;
     operand.kind = Operand::Kind::kList;
     operand.element = list_type->getElementType();
@@ -267,7 +275,7 @@ class Binder {
     try {
       folded.constant = Evaluate(operand, {});
     } catch (...) {
-      return BadArgument(StatusOfCurrentException("is a list that torch does not take").message());
+      return Misfit(StatusOfCurrentException("is a list that torch does not take").message());
     }
     return folded;
   }
@@ -276,22 +284,22 @@ class Binder {
     const TypeKind kind = type->kind();
     if (const auto* dtype = std::get_if<DataType>(&argument.kind)) {
       if (kind == TypeKind::ScalarTypeType) return c10::IValue(static_cast<int64_t>(ToScalarType(*dtype)));
-      return BadArgument("is an element type");
+      return Misfit("is an element type");
     }
     if (const auto* text = std::get_if<std::string>(&argument.kind)) {
       if (kind == TypeKind::StringType) return c10::IValue(*text);
       if (kind == TypeKind::DeviceObjType && *text == "cpu") return c10::IValue(c10::Device(c10::kCPU));
-      return BadArgument("is a string");
+      return Misfit("is a string");
     }
     if (const auto* boolean = std::get_if<bool>(&argument.kind)) {
       if (kind == TypeKind::BoolType || kind == TypeKind::NumberType) return c10::IValue(*boolean);
       if (kind == TypeKind::TensorType) return c10::IValue(WrappedNumber(*boolean));
-      return BadArgument("is a boolean");
+      return Misfit("is a boolean");
     }
     if (const auto* number = std::get_if<double>(&argument.kind)) {
       if (kind == TypeKind::FloatType || kind == TypeKind::NumberType) return c10::IValue(*number);
       if (kind == TypeKind::TensorType) return c10::IValue(WrappedNumber(*number));
-      return BadArgument("is a floating-point number");
+      return Misfit("is a floating-point number");
     }
     return TakeInteger(std::get<int64_t>(argument.kind), type);
   }
@@ -317,7 +325,7 @@ class Binder {
       }
       default: break;
     }
-    return BadArgument("is the integer ", number);
+    return Misfit("is the integer ", number);
   }
 
   std::shared_ptr<BoundGraph> bound_ = std::make_shared<BoundGraph>();
