@@ -41,11 +41,11 @@ using graph::ModuleGraph;
 using testing::Bool;
 using testing::Float;
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using testing::Int;
 using testing::Ints;
 using testing::None;
 using testing::Ref;
+using ::testing::StartsWith;
 using testing::Text;
 
 Argument List(std::vector<Argument> items) { return Argument{ArgumentList(std::move(items))}; }
