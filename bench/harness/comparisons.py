@@ -289,19 +289,28 @@ def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
         return []
     found = [_duel(label, STOP, pairs, [_stopped(plain, record, quality) for record, plain in pairs], quality)]
     for kind in RUN_CONTROLS:
-        controls = [_control_of(runs, kind, record, plain) for record, plain in pairs]
-        fought = [(pair, control) for pair, control in zip(pairs, controls) if control is not None]
+        fought = _having(pairs, [_control_of(runs, kind, record, plain) for record, plain in pairs])
         ends = [(control["final"], control["seconds"]) for _, control in fought]
-        run = sum(control is not plain for (_, plain), control in fought)
-        if len(fought) == len(pairs) or 2 * run >= len(pairs):
+        if fought:
             found.append(_duel(label, kind.value, [pair for pair, _ in fought], ends, quality))
     for kind in _STOPPED:
-        controls = [_first_of(runs, kind, record["seed"]) for record, _ in pairs]
-        fought = [(pair, control) for pair, control in zip(pairs, controls) if control is not None]
+        fought = _having(pairs, [_first_of(runs, kind, record["seed"]) for record, _ in pairs])
         ends = [_stopped(control, record, quality) for (record, _), control in fought]
-        if 2 * len(fought) >= len(pairs):
+        if fought:
             found.append(_duel(label, kind, [pair for pair, _ in fought], ends, quality))
     return found
+
+
+def _having(
+    pairs: Sequence[tuple[Record, Record]], controls: Sequence[Record | None]
+) -> list[tuple[tuple[Record, Record], Record]]:
+    """Returns the pairs that have a control, each with it; none where it was run for less than half.
+
+    A plain run that stands for a control is no run of it. It counts where all pairs have one or the other.
+    """
+    found = [(pair, control) for pair, control in zip(pairs, controls) if control is not None]
+    run = sum(control is not plain for (_, plain), control in found)
+    return found if len(found) == len(pairs) or 2 * run >= len(pairs) else []
 
 
 def strongest(fought: Sequence[Duel]) -> Duel:
@@ -403,7 +412,7 @@ def mixture(runs: Group, label: str) -> str:
                 _sentence(_by_seed(own)),
                 "The plain runs" + (" likewise" if plain == own else f": {_by_seed(plain)}"),
             ]
-    constants = {record["seed"]: f"with {_constants(record) or 'its own constants'}" for record, _ in pairs}
+    constants = {record["seed"]: f"with {constants_in_words(record) or 'its own constants'}" for record, _ in pairs}
     if len(set(constants.values())) > 1:
         found.append(_sentence(_by_seed(constants)))
     return ". ".join(found)
@@ -425,13 +434,13 @@ def _version(record: Record) -> str:
     return f"by version {record['machine']['egeria']}"
 
 
-def _constants(record: Record) -> str:
+def constants_in_words(record: Record) -> str:
     """As JSON; "" where they are the policy's own."""
     return "" if record["options"] == own_options(record["policy"]) else f"`{json.dumps(record['options'])}`"
 
 
 def _constants_of_all(pairs: Sequence[tuple[Record, Record]]) -> str:
-    found = list(dict.fromkeys(_constants(record) for record, _ in pairs))
+    found = list(dict.fromkeys(constants_in_words(record) for record, _ in pairs))
     return ", ".join(text or "its own" for text in found) if any(found) else ""
 
 

@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench import tasks
-from bench.harness.comparisons import quality_at
+from bench.harness.comparisons import constants_in_words, quality_at
 from bench.harness.errors import BenchError
-from bench.harness.runs import own_options
 from bench.harness.task import Quality
-from bench.harness.wording import plain_number
+from bench.harness.wording import plain_number, switches_in_words
 
 # Records of single measurements, and lines of whole runs beside plain ones.
 _MARKER = re.compile(r"(<!-- (measured/|runs of )([\w-]+\.jsonl?) -->\n).*?<!-- end -->", re.DOTALL)
@@ -107,10 +106,8 @@ def _runs_table(file: pathlib.Path) -> str:
             _gain(run, plain["final"], plain, kind.quality),
         ]
         if with_options:
-            constants = "" if run["options"] == own_options(run["policy"]) else f"`{json.dumps(run['options'])}`"
-            switches = (f"{switch['frozen_prefix']} from {switch['step']:,}" for switch in run["switches"])
             stopped = quality_at(plain, kind.quality, run["seconds"])
-            cells += [_gain(run, stopped, plain, kind.quality), constants, ", ".join(switches)]
+            cells += [_gain(run, stopped, plain, kind.quality), constants_in_words(run), switches_in_words(run)]
         lines.append(f"| {' | '.join(map(str, cells))} | {run['machine']['egeria']} |")
     return "\n".join(lines)
 

@@ -32,7 +32,16 @@ from bench.harness.overview import overview, report_name, table
 from bench.harness.runs import Kind
 from bench.harness.task import Quality
 from bench.harness.verdicts import further, judge, summary
-from bench.harness.wording import PERCENTS, in_unit, interval, percents, plain_number, saved, unit_digits
+from bench.harness.wording import (
+    PERCENTS,
+    in_unit,
+    interval,
+    percents,
+    plain_number,
+    saved,
+    switches_in_words,
+    unit_digits,
+)
 
 # Between these lines README.md has the table of results.
 README_MARKS = ("<!-- results: written by egeria bench report -->", "<!-- end of results -->")
@@ -349,7 +358,7 @@ def _skipped(record: Record) -> str:
 
 
 def _switches(record: Record) -> str:
-    changes = ", ".join(f"{switch['frozen_prefix']} from {switch['step']:,}" for switch in record["switches"])
+    changes = switches_in_words(record)
     return f"`{changes}` of {len(record['modules'])}" if changes else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from bench.harness.comparisons import STOP, Row, Spread, Verdict
+from bench.harness.comparisons import STOP, Record, Row, Spread, Verdict
 from bench.harness.task import Quality
 
 # These are the controls in words. Others are called by their names alone.
@@ -85,6 +85,11 @@ def outcome(verdict: Verdict) -> str:
         Verdict.ONE_SEED: "cannot be compared with it, since there is one seed",
         Verdict.DIVERGED: "cannot be compared with it, since a run diverged",
     }[verdict]
+
+
+def switches_in_words(record: Record) -> str:
+    """Returns what was frozen from which step on, as "4 from 20, 5 from 316"; "" where nothing was."""
+    return ", ".join(f"{switch['frozen_prefix']} from {switch['step']:,}" for switch in record["switches"])
 
 
 def seeds(count: int) -> str:
