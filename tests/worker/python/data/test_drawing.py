@@ -45,11 +45,35 @@ def by_python() -> float:
 class ByItself:
     """Draws from a generator of its own, which nobody else sees."""
 
-    def __init__(self) -> None:
-        self.nested = {"generators": [np.random.default_rng(0)]}
+    def __init__(self, generator: Any, draw: Any):
+        self.nested = {"generators": [generator]}
+        self.draw = draw
 
     def __call__(self) -> float:
-        return self.nested["generators"][0].random()
+        return float(self.draw(self.nested["generators"][0]))
+
+
+class Untouched(ByItself):
+    """Has a generator of its own, and does not draw from it."""
+
+    def __call__(self) -> float:
+        return 1.0
+
+
+def by_method(generator: Any) -> float:
+    return generator.random()
+
+
+def by_random_state(generator: Any) -> float:
+    return generator.rand()
+
+
+def by_torch_generator(generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(1, generator=generator)
+
+
+def by_system(generator: random.SystemRandom) -> float:
+    return generator.random()
 
 
 def noisy_collate(samples: list[torch.Tensor]) -> torch.Tensor:
@@ -73,7 +97,12 @@ def ids_fixture(monkeypatch: pytest.MonkeyPatch) -> SampleIds:
         (by_numpy, None, True),
         (by_python, None, True),
         (None, noisy_collate, True),
-        (ByItself(), None, None),
+        (ByItself(np.random.default_rng(0), by_method), None, True),
+        (ByItself(np.random.RandomState(0), by_random_state), None, True),
+        (ByItself(torch.Generator(), by_torch_generator), None, True),
+        (ByItself(random.Random(0), by_method), None, True),
+        (ByItself(random.SystemRandom(), by_system), None, None),
+        (Untouched(np.random.default_rng(0), by_method), None, None),
     ],
 )
 def test_what_draws_is_seen(change: Any, collate: Any, drew: bool | None, workers: int, ids: SampleIds) -> None:

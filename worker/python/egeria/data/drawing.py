@@ -1,5 +1,5 @@
-"""This file finds out whether samples are made with random numbers, from the states of the generators that everybody
-draws from. A sample that draws none most probably comes again as it was."""
+"""This file finds out whether samples are made with random numbers, from the states of generators. A sample that draws
+none most probably comes again as it was."""
 
 from __future__ import annotations
 
@@ -21,65 +21,57 @@ _MOST_ENTRIES = 64
 
 
 class Drawing:
-    """Compares the states before and after the first batches are loaded. It draws nothing, and calls nothing of the
-    user's. A look takes some 30 microseconds.
+    """Compares the states of generators at the begin and the end of the first stretches of a program, such as the
+    loading of a batch. It draws nothing, and calls nothing of the user's. A look takes some 30 microseconds.
 
     Attributes:
-      drew: whether the batch in the last watching() was made with random numbers; None: that is not known.
+      drew: whether random numbers were drawn in the last stretch; None: that is not known.
     """
 
-    def __init__(self, *sources: Any):
+    def __init__(self, *sources: Any, devices: bool = False):
         """
         Args:
-          sources: what makes samples, a dataset and a function; where one of them holds a generator of its own, nobody
-            sees whether it draws.
+          sources: what makes samples, such as a dataset and a function. Generators that they hold are looked at, too.
+            Where they hold one and it draws nothing, it may be drawn from later, so that nobody knows.
+          devices: the generators of accelerators are looked at, too.
         """
         self.drew: bool | None = None
+        self._sources = sources
+        self._devices = devices
         self._looks = _LOOKS
-        self._sees_all = not _holds_generator(sources)
+        self._own: list[Any] | None = None  # generators of the sources, once they were looked for in this process
+        self._before: list[Any] | None = None
+
+    def look_again(self) -> None:
+        """The next stretches are looked at as the first ones were."""
+        self._looks = _LOOKS
+
+    def begin(self) -> None:
+        """A stretch begins."""
+        self.drew = self._before = None
+        if self._looks > 0:
+            self._looks -= 1
+            self._before = self._states()
+
+    def end(self) -> None:
+        """It ends; a second call changes nothing."""
+        if self._before is not None:
+            before, self._before = self._before, None
+            drew = not same_states(before, self._states())
+            self.drew = drew if drew or not self._own else None
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """A context in which a batch is loaded."""
-        self.drew = None
-        if self._looks == 0:
-            yield
-            return
-        self._looks -= 1
-        before = generator_states()
+        """A context in which a stretch runs."""
+        self.begin()
         yield
-        drew = not same_states(before, generator_states())
-        self.drew = drew if drew or self._sees_all else None
+        self.end()
 
-
-class LoopDrawing:
-    """Compares the states when a batch is handed to the loop and when the model is called with it: augmentation of
-    whole batches draws in between.
-
-    Attributes:
-      drew: whether the loop drew before the newest call that was looked at.
-    """
-
-    def __init__(self) -> None:
-        self.drew = False
-        self._looks = _LOOKS
-        self._before: Any = None
-
-    def look_again(self) -> None:
-        """An epoch has ended. The first batches of each epoch are looked at."""
-        self._looks = _LOOKS
-
-    def delivered(self) -> None:
-        """The loop is handed a batch."""
-        if self._looks > 0:
-            self._looks -= 1
-            self._before = _states_with_devices()
-
-    def used(self) -> None:
-        """The model is called with it."""
-        if self._before is not None:
-            before, self._before = self._before, None
-            self.drew = not same_states(before, _states_with_devices())
+    def _states(self) -> list[Any]:
+        if self._own is None:
+            self._own = _generators_of(self._sources)
+        devices = torch.cuda.get_rng_state_all() if self._devices and torch.cuda.is_initialized() else []
+        return [generator_states(), devices, *map(_state_of, self._own)]
 
 
 def either(one: bool | None, other: bool | None) -> bool | None:
@@ -89,14 +81,20 @@ def either(one: bool | None, other: bool | None) -> bool | None:
     return None if one is None or other is None else False
 
 
-def generator_states() -> Any:
+def generator_states() -> list[Any]:
     """Returns the states of the generators that everybody draws from."""
-    return random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()
+    return [random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()]
 
 
-def _states_with_devices() -> Any:
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ()
-    return *generator_states(), *devices
+def _state_of(generator: Any) -> Any:
+    """Returns the state of one of _GENERATORS."""
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    return random.Random.getstate(generator)  # a subclass may have another, which costs more or raises
 
 
 def same_states(one: Any, other: Any) -> bool:
@@ -104,13 +102,14 @@ def same_states(one: Any, other: Any) -> bool:
         return torch.equal(one, other)
     if isinstance(one, dict):
         return all(same_states(one[name], other[name]) for name in one)
-    if isinstance(one, tuple) and any(isinstance(part, dict) for part in one):
+    if isinstance(one, list):
         return all(map(same_states, one, other))
     return bool(np.all(one == other)) if isinstance(one, np.ndarray) else one == other
 
 
-def _holds_generator(sources: Any) -> bool:
-    """Whether a generator of its own is found in an attribute, or in a container there, however deep."""
+def _generators_of(sources: Any) -> list[Any]:
+    """Returns the generators that are found in attributes, or in containers there, however deep."""
+    found: list[Any] = []
     seen: set[int] = set()
     ahead = [sources]
     while ahead and len(seen) < _MOST_OBJECTS:
@@ -119,11 +118,11 @@ def _holds_generator(sources: Any) -> bool:
             continue
         seen.add(id(value))
         if isinstance(value, _GENERATORS):
-            return True
-        if isinstance(value, dict):
+            found.append(value)
+        elif isinstance(value, dict):
             ahead += list(value.values())[:_MOST_ENTRIES]
         elif isinstance(value, (list, tuple, set)):
             ahead += list(value)[:_MOST_ENTRIES]
         elif type(value).__dictoffset__ != 0:
             ahead += list(object.__getattribute__(value, "__dict__").values())
-    return False
+    return found

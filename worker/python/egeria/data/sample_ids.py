@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from egeria.data.drawing import LoopDrawing
+from egeria.data.drawing import Drawing
 from egeria.errors import EgeriaError
 from egeria.model.isolation import in_shadow_pass
 
@@ -63,7 +63,8 @@ class SampleIds:
 
     def __init__(self) -> None:
         self._loader_drew: bool | None = None
-        self._loop = LoopDrawing()
+        self._loop = Drawing(devices=True)  # between a batch's delivery and the model's call, as augmentation there is
+        self._loop_drew = False
         self._lock = threading.Lock()
         self._at_hand: _Announcement | None = None
         self._order: Callable[[], Order | None] = lambda: None
@@ -95,7 +96,7 @@ class SampleIds:
         with self._lock:
             self._at_hand = _Announcement(values, None)
             self._announced = True
-        self._loop.delivered()
+        self._loop.begin()
         self.feed()
 
     def take(self, batch: int) -> list[int] | None:
@@ -113,7 +114,9 @@ class SampleIds:
             at_hand = self._at_hand
             if not in_shadow_pass():
                 self._at_hand = None
-                self._loop.used()
+                self._loop.end()
+                if self._loop.drew is not None:
+                    self._loop_drew = self._loop.drew
             why = self._why_none(at_hand, batch)
             self._without = 0 if why is None else self._without + 1
             without = self._without
@@ -148,7 +151,7 @@ class SampleIds:
     def drew(self) -> bool | None:
         """Whether the newest batch of which that is known was made with random numbers, by its loader or in the loop;
         None: of none it is."""
-        return True if self._loop.drew else self._loader_drew
+        return True if self._loop_drew else self._loader_drew
 
     def nobody_announces(self, why: str) -> None:
         """Sets what to tell people where there are no ids because no batch is announced."""
@@ -196,7 +199,7 @@ class SampleIds:
                     other.runs_ahead = True
             self._at_hand = _Announcement(None if source.runs_ahead else ids, weakref.ref(source))
             self._announced = True
-            self._loop.delivered()
+            self._loop.begin()
 
     def note_drawing(self, drew: bool | None) -> None:
         """A batch is delivered that was made with random numbers, or without; None: that is not known."""
