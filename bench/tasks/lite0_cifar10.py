@@ -19,7 +19,7 @@ _SETTINGS = {
     "training": 4_000,
     "testing": 3_000,
     "size": 64,
-    "rate": 1e-3,
+    "rate": 2e-3,
     "head_rate": 1,
     "weight_decay": 0.01,
     "warm_up": 0.05,
