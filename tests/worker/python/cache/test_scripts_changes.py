@@ -221,3 +221,30 @@ def test_an_average_of_the_model_that_is_swapped_in_for_validation(run: Run):
 
     outcome = run(script)
     assert outcome.served >= 5 or outcome.names, outcome.text
+
+
+def test_what_changes_in_each_pass_and_back_begins_the_cache_ever_more_rarely(run: Run, monkeypatch: Any):
+    calls = [0]
+    original = nn.Conv2d.forward
+
+    def counted(self: nn.Conv2d, images: Tensor) -> Tensor:
+        calls[0] += 1
+        return original(self, images)
+
+    def begin_anew(step: int) -> None:
+        calls[0] = 0
+
+    proofs = []
+
+    def script(run_: Script) -> Any:
+        model = Network()
+        optimizer = optimizer_of(model)
+        run_.attach(model, optimizer)
+        run_.train(model, optimizer, epochs=12, before=begin_anew)
+        if run_.session is not None:
+            proofs.append(run_.session.cache_counters()["proofs"])
+        return [model]
+
+    monkeypatch.setattr(nn.Conv2d, "forward", counted)
+    assert "SETTING_CHANGED" in run(script).names
+    assert 2 <= proofs[0] <= 12  # of 72 passes, of which each second one would have one

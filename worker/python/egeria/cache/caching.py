@@ -33,6 +33,8 @@ _logger = logging.getLogger("egeria")
 _AHEAD = 8
 # A change of frozen layers that lasts so many steps is taken for what they are.
 _SETTLED_AFTER = 4
+# So many returns in a row to layers that have changed come at once. Each further one waits twice as long.
+_RETURNS_AT_ONCE = 1
 # So many shallower prefixes help to keep a deeper one, for so many epochs.
 _MOST_SHALLOWER = 2
 _EPOCHS_OF_SHALLOWER = 2
@@ -112,6 +114,9 @@ class Caching:
         self._steps_changed = 0
         self._seen = b""
         self._settled_after = _SETTLED_AFTER
+        # Such returns since a pass was skipped, and the passes that were skipped before the newest one.
+        self._returns = 0
+        self._skipped_before = 0
 
     @classmethod
     def of(
@@ -183,6 +188,7 @@ class Caching:
             if not may_begin and self._part is not None and not self._part.fingerprint.trains:
                 return
             self._settled_after = _SETTLED_AFTER
+            self._returns = 0
             begins = bool(self._modules) and may_begin
             if begins:
                 self._hold_shallower()
@@ -296,9 +302,15 @@ class Caching:
 
     def _return_when_settled(self) -> None:
         """Contents decide: where the part is what it was, it is skipped as before; where it stays something else,
-        that is a part, too. Looks take a while and come more and more rarely, and so does the second."""
+        that is a part, too. Looks take a while and come more and more rarely, and so does the second. So do returns
+        after which no pass is skipped, since what changes in each pass would have each of them begin in vain."""
         self._steps_changed += 1
         if self._part is None or self._steps_changed & (self._steps_changed - 1):
+            return
+        skipped = self._gate.ledger.counters()["passes_skipped"]
+        if skipped > self._skipped_before:
+            self._returns = 0
+        if self._steps_changed < 2 ** (self._returns - _RETURNS_AT_ONCE):
             return
         seen, self._seen = self._seen, fingerprint(self._part.look(), self._form)
         is_back = self._seen == self._fingerprint
@@ -306,6 +318,8 @@ class Caching:
             if self._seen != seen or self._steps_changed < self._settled_after:
                 return
             self._settled_after *= 4
+        self._returns += 1
+        self._skipped_before = skipped
         self._look()
         self._leave(forget=not is_back)
         self._begin()
