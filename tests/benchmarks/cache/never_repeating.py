@@ -5,9 +5,10 @@ Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
 
 A ResNet freezes its first layers after two steps, and trains with and without a cache in turns, in three forms: the
 data set draws random numbers that everybody draws; it draws them from a generator of its own; and noise is added in
-the loop. By form, the processor time with the cache over that without, the daemon's included: of the whole training, of its first
-epoch and of the later ones; the median of the rounds, and the least and the most. And how many samples were written
-after the first epoch. The exit code is 1 where the weights differ, or where a whole training takes over 1.01 (median).
+the loop. By form, the processor time with the cache over that without, the daemon's included: of the whole training, of
+its first epoch and of the later ones; the median of the rounds, and the least and the most. And how many samples were
+written after the first epoch. The exit code is 1 where the weights differ, or where a whole training takes over 1.01
+(median).
 """
 
 from __future__ import annotations
