@@ -247,4 +247,4 @@ def test_what_changes_in_each_pass_and_back_begins_the_cache_ever_more_rarely(ru
 
     monkeypatch.setattr(nn.Conv2d, "forward", counted)
     assert "SETTING_CHANGED" in run(script).names
-    assert 2 <= proofs[0] <= 12  # of 72 passes, of which each second one would have one
+    assert 2 <= proofs[0] <= 12  # there are 72 passes
