@@ -252,16 +252,15 @@ class Slow(nn.Module):
         return self.inner(rows)
 
 
-def train_slowly(cache: str, epochs: int) -> tuple[nn.Module, dict[str, Any]]:
+def train_slowly(cache: str, epochs: int, **options: Any) -> tuple[nn.Module, dict[str, Any]]:
     """48 samples in batches of 8; the slow layer is frozen after the first step."""
     torch.manual_seed(0)
     model = nn.Sequential(Slow(), nn.ReLU(), nn.Linear(512, 4))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     rows = torch.randn(48, 16)
     loader = data.wrap(DataLoader(TensorDataset(rows, rows.argmax(1) % 4), 8, shuffle=True))
-    with egeria.attach(
-        model, optimizer, modules=["0", "[12]"], config=egeria.Config(controller="none", plans=[(1, 1)], cache=cache)
-    ) as session:
+    config = egeria.Config(controller="none", plans=[(1, 1)], cache=cache, **options)
+    with egeria.attach(model, optimizer, modules=["0", "[12]"], config=config) as session:
         for _ in range(epochs):
             for batch, labels in loader:
                 nn.functional.cross_entropy(model(batch), labels).backward()
@@ -277,6 +276,12 @@ def test_left_to_itself_it_is_used_where_that_saves_time(cache_daemon: Daemon):
     assert all(torch.equal(one, other) for one, other in zip(cached.parameters(), plain.parameters()))
     assert summary["state"] == "on", summary
     assert summary["passes_skipped"] > 20 and summary["saved_seconds"] > 0, summary
+
+
+def test_left_to_itself_it_is_not_used_where_the_training_ends_soon(cache_daemon: Daemon):
+    _, summary = train_slowly(cache_daemon.address, 2, total_steps=12)
+    assert summary["passes"] == 0 and summary["state"] == "off", summary
+    assert "ends too soon" in summary["reason"]
 
 
 def by_epoch(

@@ -97,6 +97,7 @@ class Caching:
         self._gradients = _native.GradientFlags([])  # they are read from the model's parameters
         self._modules: list[nn.Module] = []  # those that do not train
         self._is_first = True  # no pass of the model has been followed
+        self._is_late = False  # nothing begins any more
         self._search: PartSearch | None = None
         self._part: Part | None = None
         self._cache: _native.ActivationCache | None = None
@@ -183,6 +184,7 @@ class Caching:
                 if self._shallower and self._gate.epochs >= _EPOCHS_OF_SHALLOWER:
                     self._keep_shallower([])
             return
+        self._is_late = not may_begin
         with self._gate.watch:
             self._look()
             if not may_begin and self._part is not None and not self._part.fingerprint.trains:
@@ -231,7 +233,9 @@ class Caching:
         if self._final is not None:
             return dict(self._final)
         estimates = self._gate.ledger.estimates()
-        if self._skipper is None:
+        if self._skipper is None and self._modules and self._is_late:
+            estimates.update(state="off", reason="the training ends too soon for keeping what is frozen to pay")
+        elif self._skipper is None:
             estimates.update(state="unfrozen", reason="nothing is frozen")
         elif self._skipper.refusal is not None:
             estimates.update(state="refused", reason=str(self._skipper.refusal))
