@@ -259,7 +259,7 @@ def train_slowly(cache: str, epochs: int, **options: Any) -> tuple[nn.Module, di
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     rows = torch.randn(48, 16)
     loader = data.wrap(DataLoader(TensorDataset(rows, rows.argmax(1) % 4), 8, shuffle=True))
-    config = egeria.Config(controller="none", plans=[(1, 1)], cache=cache, **options)
+    config = egeria.Config(controller="none", cache=cache, **{"plans": [(1, 1)]} | options)
     with egeria.attach(model, optimizer, modules=["0", "[12]"], config=config) as session:
         for _ in range(epochs):
             for batch, labels in loader:
@@ -279,7 +279,7 @@ def test_left_to_itself_it_is_used_where_that_saves_time(cache_daemon: Daemon):
 
 
 def test_left_to_itself_it_is_not_used_where_the_training_ends_soon(cache_daemon: Daemon):
-    _, summary = train_slowly(cache_daemon.address, 2, total_steps=12)
+    _, summary = train_slowly(cache_daemon.address, 4, plans=[(6, 1)], total_steps=24)
     assert summary["passes"] == 0 and summary["state"] == "off", summary
     assert "ends too soon" in summary["reason"]
 
