@@ -8,7 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -22,21 +25,54 @@
 #include "controller/engine/engine.h"
 #include "controller/engine/sandbox.h"
 #include "egeria/engine/v1/engine.pb.h"
-#include "google/protobuf/io/zero_copy_stream_impl.h"
-#include "google/protobuf/util/delimited_message_util.h"
 
 namespace egeria::reference {
 namespace {
 
 constexpr int kSocket = 3, kMemory = 4;
 
-bool Receive(google::protobuf::io::FileInputStream* in, google::protobuf::MessageLite* message) {
-  message->Clear();
-  return google::protobuf::util::ParseDelimitedFromZeroCopyStream(message, in, nullptr);
-}
+// This holds what has been read and not been taken yet. Requests wait in line, and one read may bring several.
+class Inbox {
+ public:
+  // False at the end, or where a message is cut off.
+  bool Receive(google::protobuf::MessageLite* message) {
+    uint32_t size = 0;
+    if (!Fill(sizeof(size))) return false;
+    std::memcpy(&size, text_.data(), sizeof(size));
+    if (!Fill(sizeof(size) + size)) return false;
+    const bool parsed = message->ParseFromArray(text_.data() + sizeof(size), static_cast<int>(size));
+    text_.erase(0, sizeof(size) + size);
+    return parsed;
+  }
+
+ private:
+  // Reads until there are `size` bytes.
+  bool Fill(size_t size) {
+    while (text_.size() < size) {
+      const size_t before = text_.size();
+      text_.resize(std::max(size, before + kChunk));
+      const ssize_t got = read(kSocket, text_.data() + before, text_.size() - before);
+      text_.resize(before + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+      if (got == 0 || (got < 0 && errno != EINTR)) return false;
+    }
+    return true;
+  }
+
+  static constexpr size_t kChunk = 4096;
+  std::string text_;
+};
 
 bool Send(const google::protobuf::MessageLite& message) {
-  return google::protobuf::util::SerializeDelimitedToFileDescriptor(message, kSocket);
+  const auto size = static_cast<uint32_t>(message.ByteSizeLong());
+  std::string text(reinterpret_cast<const char*>(&size), sizeof(size));
+  message.AppendToString(&text);
+  for (size_t sent = 0; sent < text.size();) {
+    const ssize_t wrote = write(kSocket, text.data() + sent, text.size() - sent);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return false;
+    sent += static_cast<size_t>(wrote);
+  }
+  return true;
 }
 
 void SetStatus(const absl::Status& status, engine::v1::Reply* reply) {
@@ -148,9 +184,9 @@ int Main(int argc, char** argv) {
   KeepFreedPages();
   BindToParent(parent, kMemory + 1);
   ConfigureLogging("egeria-reference", LogLevel::kWarning);
-  google::protobuf::io::FileInputStream in(kSocket);
+  Inbox inbox;
   engine::v1::Setup setup;
-  if (!Receive(&in, &setup)) return 1;
+  if (!inbox.Receive(&setup)) return 1;
   Memory memory;
   const absl::StatusOr<std::unique_ptr<Engine>> engine = Prepare(setup, &memory);
   engine::v1::Reply ready;
@@ -158,7 +194,7 @@ int Main(int argc, char** argv) {
   SetStatus(engine.status(), &ready);
   if (!Send(ready) || !engine.ok()) return 1;
   engine::v1::Request request;
-  while (Receive(&in, &request)) {
+  while (inbox.Receive(&request)) {
     if (!Send(Answer(request, memory, engine->get()))) return 1;
   }
   return 0;

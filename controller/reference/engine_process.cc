@@ -22,9 +22,6 @@
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "controller/reference/thread_priority.h"
-#include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
-#include "google/protobuf/util/delimited_message_util.h"
 
 namespace egeria::reference {
 namespace {
@@ -87,8 +84,9 @@ int SpawnWith(const std::string& program, int socket, int memory, pid_t* pid) {
 }
 
 void Append(const google::protobuf::MessageLite& message, std::string* out) {
-  google::protobuf::io::StringOutputStream stream(out);
-  google::protobuf::util::SerializeDelimitedToZeroCopyStream(message, &stream);
+  const auto size = static_cast<uint32_t>(message.ByteSizeLong());
+  out->append(reinterpret_cast<const char*>(&size), sizeof(size));
+  message.AppendToString(out);
 }
 
 }  // namespace
@@ -182,15 +180,13 @@ absl::Status EngineProcess::Exchange(bool starting, std::string* reply) {
 }
 
 bool EngineProcess::TakeReply(std::string* reply) {
-  google::protobuf::io::CodedInputStream stream(reinterpret_cast<const uint8_t*>(incoming_.data()),
-                                                static_cast<int>(incoming_.size()));
   uint32_t size = 0;
-  if (!stream.ReadVarint32(&size)) return false;
+  if (incoming_.size() < sizeof(size)) return false;
+  std::memcpy(&size, incoming_.data(), sizeof(size));
   size = std::min<uint32_t>(size, kMaxReplyBytes);  // more makes no sense, and what is cut off cannot be parsed
-  const auto begin = static_cast<size_t>(stream.CurrentPosition());
-  if (incoming_.size() < begin + size) return false;
-  *reply = incoming_.substr(begin, size);
-  incoming_.erase(0, begin + size);
+  if (incoming_.size() < sizeof(size) + size) return false;
+  *reply = incoming_.substr(sizeof(size), size);
+  incoming_.erase(0, sizeof(size) + size);
   return true;
 }
 

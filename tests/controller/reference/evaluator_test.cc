@@ -15,6 +15,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -583,14 +584,10 @@ int WaitingMessages(pid_t engine) {
   const ssize_t size = recv(their_socket, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
   close(their_socket);
   int messages = 0;
-  for (ssize_t at = 0; at < size; ++messages) {
-    uint32_t length = 0;  // lies ahead of a message, seven bits to a byte
-    for (int shift = 0; at < size; shift += 7) {
-      const auto byte = static_cast<uint8_t>(bytes[static_cast<size_t>(at++)]);
-      length |= uint32_t{byte & 0x7Fu} << shift;
-      if (byte < 0x80) break;
-    }
-    at += static_cast<ssize_t>(length);
+  for (ssize_t at = 0; at + 4 <= size; ++messages) {
+    uint32_t length = 0;
+    std::memcpy(&length, bytes.data() + at, sizeof(length));
+    at += 4 + static_cast<ssize_t>(length);
   }
   return messages;
 }
