@@ -60,6 +60,14 @@ class Untouched(ByItself):
         return 1.0
 
 
+class Secretive(np.random.PCG64):
+    """A source of random bits that does not tell its state."""
+
+    @property
+    def state(self) -> Any:
+        raise NotImplementedError
+
+
 def by_method(generator: Any) -> float:
     return generator.random()
 
@@ -102,6 +110,7 @@ def ids_fixture(monkeypatch: pytest.MonkeyPatch) -> SampleIds:
         (ByItself(torch.Generator(), by_torch_generator), None, True),
         (ByItself(random.Random(0), by_method), None, True),
         (ByItself(random.SystemRandom(), by_system), None, None),
+        (ByItself(np.random.Generator(Secretive(0)), by_method), None, None),
         (Untouched(np.random.default_rng(0), by_method), None, None),
     ],
 )

@@ -34,7 +34,7 @@ _AHEAD = 8
 # A change of frozen layers that lasts so many steps is taken for what they are.
 _SETTLED_AFTER = 4
 # So many returns in a row to layers that have changed come at once. Each further one waits twice as long.
-_RETURNS_AT_ONCE = 1
+_RETURNS_AT_ONCE = 2
 # So many shallower prefixes help to keep a deeper one, for so many epochs.
 _MOST_SHALLOWER = 2
 _EPOCHS_OF_SHALLOWER = 2
@@ -314,7 +314,7 @@ class Caching:
         skipped = self._gate.ledger.counters()["passes_skipped"]
         if skipped > self._skipped_before:
             self._returns = 0
-        if self._steps_changed < 2 ** (self._returns - _RETURNS_AT_ONCE):
+        if self._steps_changed < 2 ** (self._returns + 1 - _RETURNS_AT_ONCE):
             return
         seen, self._seen = self._seen, fingerprint(self._part.look(), self._form)
         is_back = self._seen == self._fingerprint

@@ -87,9 +87,12 @@ def generator_states() -> list[Any]:
 
 
 def _state_of(generator: Any) -> Any:
-    """Returns the state of one of _GENERATORS."""
+    """Returns the state of one of _GENERATORS; None where it does not tell it, as a source of somebody's own may."""
     if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
+        try:
+            return generator.bit_generator.state
+        except Exception:  # pylint: disable=broad-exception-caught  # whatever such a source raises
+            return None
     if isinstance(generator, np.random.RandomState):
         return generator.get_state(legacy=False)
     if isinstance(generator, torch.Generator):
