@@ -318,7 +318,11 @@ def test_the_first_epoch_fills_and_the_second_is_served_from_its_beginning(patie
     assert all(torch.equal(one, other) for one, other in zip(cached.parameters(), plain.parameters()))
     assert first["cache_offered"] >= 204 - 16 - 12, first  # but what came before the freeze, and perhaps the last batch
     second = later[0]
-    assert second["passes"] == 13 and second["passes_skipped"] + second["audits"] >= 11, second
+    # Only what came before the freeze, and perhaps the last batch, is not there. Whether such samples may be computed
+    # alone is proven when the time of proofs allows it; until then their whole batches are computed.
+    others = {name for name, count in second.items() if name.startswith("miss_") and count}
+    assert second["passes"] == 13 and second["passes_skipped"] and second["miss_absent"] <= 16 + 12, second
+    assert others <= {"miss_absent", "miss_audited", "miss_recomputed"}, second
     for epoch in later[1:]:  # the last batch is served as well
         assert epoch["passes_skipped"] + epoch["audits"] == 13, epoch
 
@@ -349,4 +353,5 @@ def test_a_training_that_is_nearly_over_begins_no_cache(total_steps: int, use: s
             model(torch.randn(4, 2)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-        assert session.prefix == 1 and (session.cache_estimates()["state"] != "unfrozen") == begins
+        assert session.prefix == 1
+        assert ("the training ends too soon" in session.cache_estimates()["reason"]) != begins
