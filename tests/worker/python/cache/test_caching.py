@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import egeria
 from egeria import data
+from egeria.cache.shallower_prefix import ShallowerPrefix
 
 
 def train(folder: pathlib.Path, *arguments: object, launcher: Sequence[object] = ()) -> list[dict[str, Any]]:
@@ -282,6 +283,58 @@ def test_left_to_itself_it_is_not_used_where_the_training_ends_soon(cache_daemon
     _, summary = train_slowly(cache_daemon.address, 4, plans=[(6, 1)], total_steps=24)
     assert summary["passes"] == 0 and summary["state"] == "off", summary
     assert "ends too soon" in summary["reason"]
+
+
+class Layer(nn.Module):
+    """One of several slow layers."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(inputs, 16)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        time.sleep(0.02)
+        return self.inner(rows)
+
+
+def test_what_was_kept_and_not_served_yet_helps_to_keep_a_deeper_prefix(
+    patient_cache: Daemon, monkeypatch: pytest.MonkeyPatch
+):
+    """Twelve steps an epoch. The second prefix was kept for one epoch when the third one freezes."""
+    begun: list[bytes] = []
+    begin_behind = ShallowerPrefix.begin_behind
+
+    def noting_begin_behind(self: ShallowerPrefix, *arguments: Any) -> bool:
+        begins = begin_behind(self, *arguments)
+        begun.extend([self.name] if begins else [])
+        return begins
+
+    monkeypatch.setattr(ShallowerPrefix, "begin_behind", noting_begin_behind)
+
+    def trained(cache: str) -> nn.Module:
+        torch.manual_seed(0)
+        model = nn.Sequential(Layer(32), Layer(16), Layer(16), nn.ReLU(), nn.Linear(16, 4))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        rows = torch.randn(96, 32)
+        loader = data.wrap(DataLoader(TensorDataset(rows, rows.argmax(1) % 4), 8, shuffle=True))
+        config = egeria.Config(controller="none", cache=cache, plans=[(1, 1), (24, 2), (36, 3)])
+        with egeria.attach(model, optimizer, modules=["0", "1", "2", "[34]"], config=config) as session:
+            for epoch in range(5):
+                for batch, labels in loader:
+                    nn.functional.cross_entropy(model(batch), labels).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                if cache != "none":
+                    wait_until_kept(session)
+                    if epoch == 3:
+                        prefixes.extend(session._training.cache.caching.shallower_prefixes())
+        return model
+
+    prefixes: list[ShallowerPrefix] = []
+    cached, plain = trained(patient_cache.address), trained("none")
+    assert all(torch.equal(one, other) for one, other in zip(cached.parameters(), plain.parameters()))
+    second, _ = prefixes
+    assert second.name in begun
 
 
 def by_epoch(

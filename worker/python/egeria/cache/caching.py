@@ -390,7 +390,9 @@ class Caching:
         kept = None if self._skipper is None else self._skipper.kept
         known = self._gate.ledger.estimates()
         forward = known["forward_seconds"]
-        if kept is not None and known["state"] == "on" and forward is not None and not kept.store.rounds:
+        # It may have been kept in the last epoch, and not served yet.
+        is_kept = kept is not None and known["state"] in ("trying", "on")
+        if is_kept and forward is not None and not kept.store.rounds:
             prefix = ShallowerPrefix(kept, self._connect(), self._fingerprint, self._format, forward)
             self._shallower.insert(0, prefix)
         self._keep_shallower([prefix for prefix in self._shallower[:_MOST_SHALLOWER] if prefix.rests])

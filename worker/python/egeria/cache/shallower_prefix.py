@@ -18,6 +18,9 @@ from egeria.cache.refused import Refused
 from egeria.freeze.wishes import has_gradient
 from egeria.model.modules import has_parameters
 
+# A prefix that lacked samples of so many passes in a row was not kept for long enough to be of use.
+_MOST_LACKING = 8
+
 
 class ShallowerPrefix:
     """Lets a pass that is computed to keep a deeper prefix begin behind this one.
@@ -48,6 +51,7 @@ class ShallowerPrefix:
         self._kept = kept.through(PrefixStore(cache, name, form, kept.store.ragged))
         self._resting: set[nn.Module] = set()  # besides the prefix
         self._checked: list[tuple[Proven, Proven]] = []  # proofs of this and the deeper prefix for which that was shown
+        self._lacking = 0  # passes in a row, but for those that the store was late in, of which it lacked a sample
 
     @property
     def rests(self) -> bool:
@@ -68,7 +72,7 @@ class ShallowerPrefix:
 
     def expect(self, upcoming: Sequence[Sequence[int]]) -> None:
         """Reads the samples of the batches to come ahead."""
-        self._kept.expect(upcoming)
+        self._kept.expect(upcoming if self._lacking < _MOST_LACKING else ())
 
     def begin_behind(
         self,
@@ -93,13 +97,15 @@ class ShallowerPrefix:
         Raises:
           Refused: [STORE_DIFFERS] the deeper cut does not get what it gets in a pass from the start.
         """
-        proven = self._kept.proofs.known(call, self._resting)
+        proven = self._kept.proofs.known(call, self._resting) if self._lacking < _MOST_LACKING else None
         if proven is None or proven.cut.forms is not None or call.source is not None:
             return False
         asked = self._kept.samples(call, proven, ids)
         tensors, reasons, fits = self._kept.fetch(proven.cut, asked, patience)
         if not fits or any(reasons):
+            self._lacking += "absent" in reasons
             return False
+        self._lacking = 0
         crossing = proven.cut.placed(tensors)
         if not any(one is proven and other is deeper for one, other in self._checked):
             self._check(model, call, proven.cut, crossing, deeper.cut)
