@@ -20,6 +20,11 @@ namespace {
 // steps with nothing frozen. They are no more, since a new head's first gradients only disturb what was pretrained.
 constexpr int64_t kActiveSteps = 12;
 
+// Ranks freeze so many steps after a decision, or fewer, since they have to agree on it. A later stage is decided that
+// much ahead, by a fortieth of the training at most: where it falls on the end of an epoch, as it does where rates fall
+// in a straight line over four epochs, the next epoch then keeps all of its samples.
+constexpr int64_t kStepsToFreeze = 16;
+
 int64_t ActiveSteps(int64_t total_steps) {
   return total_steps == 0 ? kActiveSteps : std::min(kActiveSteps, total_steps / 5);
 }
@@ -66,9 +71,9 @@ int64_t StepOfStage(int stage, const JobShape& shape) {
 // This policy is for fine-tuning a trained model: it freezes a prefix early, and deepens it as less is left to learn.
 // A prefix that is given freezes with the first observation, and stays. Otherwise the first one is the smallest whose
 // step shares add up to the budget (or to the job's, if that is less). It freezes as soon as the time of a step with
-// nothing frozen has been measured. Stage i of S comes when a part 4^-i of the area under the learning rates is left.
-// That stage freezes about i / S of what the first prefix has left active, the last module aside. Where step shares are
-// unknown, parameters stand in for time, and the reason says so.
+// nothing frozen has been measured. Stage i of S freezes when a part 4^-i of the area under the learning rates is left.
+// It takes about i / S of what the first prefix has left active, the last module aside. Where step shares are unknown,
+// parameters stand in for time, and the reason says so.
 //
 // It measures nothing of the model. Where somebody else thaws what it has frozen, it freezes nothing more. Thread-
 // compatible.
@@ -91,7 +96,8 @@ class FinetunePolicy : public PrefixPolicy {
     const double frozen = ShareOfPrefix(first_prefix, shares.values);
     for (int i = 1; i < config.stages; ++i) {
       const double amount = frozen + (all - frozen) * i / config.stages;
-      const int64_t step = std::max(StepOfStage(i, shape), stages_.back().step);
+      const int64_t ahead = std::min(kStepsToFreeze, shape.total_steps / 40);
+      const int64_t step = std::max(StepOfStage(i, shape) - ahead, stages_.back().step);
       Add(step, PrefixNearestTo(amount, shares.values), shares,
           absl::StrFormat("with %.2g %% of the area under the learning rates to come", 100 * std::pow(0.25, i)));
     }

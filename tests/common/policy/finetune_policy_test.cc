@@ -85,13 +85,13 @@ TEST(FinetunePolicy, DeepensAsLessIsLeftToLearn) {
     return found;
   };
   using Found = std::vector<std::pair<int64_t, int>>;
-  EXPECT_EQ(prefixes(kConfig, shape), (Found{{12, 3}, {500, 5}, {750, 6}})) << "as if rates fell in a straight line";
+  EXPECT_EQ(prefixes(kConfig, shape), (Found{{12, 3}, {484, 5}, {734, 6}})) << "as if rates fell in a straight line";
   shape.planned_learning_rates = {1, 0};
-  EXPECT_EQ(prefixes(kConfig, shape), (Found{{12, 3}, {500, 5}, {750, 6}}));
+  EXPECT_EQ(prefixes(kConfig, shape), (Found{{12, 3}, {484, 5}, {734, 6}}));
   shape.planned_learning_rates = {1, 1};
-  EXPECT_EQ(prefixes(kConfig, shape), (Found{{12, 3}, {750, 5}, {938, 6}}));
+  EXPECT_EQ(prefixes(kConfig, shape), (Found{{12, 3}, {734, 5}, {922, 6}}));
   shape.planned_learning_rates = {1, 0, 0, 0, 0};
-  EXPECT_EQ(prefixes(kConfig, shape), (Found{{12, 3}, {125, 5}, {188, 6}}));
+  EXPECT_EQ(prefixes(kConfig, shape), (Found{{12, 3}, {109, 5}, {172, 6}}));
   EXPECT_EQ(prefixes({.budget = 0.3, .stages = 1}, shape), (Found{{12, 3}}));
   EXPECT_EQ(prefixes({.frozen_prefix = 2}, shape), (Found{{0, 2}}));
   shape.budget = 0.2;
@@ -117,7 +117,7 @@ TEST(FinetunePolicy, TheNearestPrefixIsTheSmallerOneOfTwo) {
 
 TEST(FinetunePolicy, AStageSaysWhatIsStillToCome) {
   const auto policy = MakeFrozen();
-  EXPECT_EQ(policy->awaited_step(), 750) << "a third of what is left is nearer to none than to a module";
+  EXPECT_EQ(policy->awaited_step(), 734) << "a third of what is left is nearer to none than to a module";
   EXPECT_EQ(policy->Observe({.step = 760}).value_or(Decision()).reason,
             "4 of 5 modules: 40.0 % of a step's time, with 6.2 % of the area under the learning rates to come");
   EXPECT_FALSE(policy->awaited_step()) << "the last module never freezes";
