@@ -49,9 +49,7 @@ def check_skippable(model: nn.Module, frozen: Sequence[LayerModule]) -> None:
 
 def check_wrappers(model: nn.Module) -> None:
     """Raises Refused: [COMPILED] compiled code stands for the whole model. The look takes some milliseconds, and in a
-    large process a tenth of a second, unless nothing can be compiled."""
-    if "torch._dynamo" not in sys.modules:
-        return
+    large process a tenth of a second."""
     if any(is_compiled(wrapper) for wrapper in wrappers_of(model)):
         raise Refused(
             "COMPILED", "the model is compiled as a whole; compiled code does not see that a layer is skipped"
