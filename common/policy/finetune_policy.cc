@@ -20,14 +20,16 @@ namespace {
 // steps with nothing frozen. They are no more, since a new head's first gradients only disturb what was pretrained.
 constexpr int64_t kActiveSteps = 12;
 
-// Ranks freeze so many steps after a decision, or fewer, since they have to agree on it. A later stage is decided that
-// much ahead, by a fortieth of the training at most: where it falls on the end of an epoch, as it does where rates fall
-// in a straight line over four epochs, the next epoch then keeps all of its samples.
+// Ranks freeze so many steps after a decision, or fewer, since they have to agree on it.
 constexpr int64_t kStepsToFreeze = 16;
 
 int64_t ActiveSteps(int64_t total_steps) {
   return total_steps == 0 ? kActiveSteps : std::min(kActiveSteps, total_steps / 5);
 }
+
+// A later stage is decided so many steps before it is due, a fortieth of all at most. Stages often fall on the ends of
+// epochs. A prefix that has frozen by then is kept whole in the next epoch.
+int64_t StepsAhead(int64_t total_steps) { return std::min(kStepsToFreeze, total_steps / 40); }
 
 struct Shares {
   std::vector<double> values;
@@ -96,8 +98,7 @@ class FinetunePolicy : public PrefixPolicy {
     const double frozen = ShareOfPrefix(first_prefix, shares.values);
     for (int i = 1; i < config.stages; ++i) {
       const double amount = frozen + (all - frozen) * i / config.stages;
-      const int64_t ahead = std::min(kStepsToFreeze, shape.total_steps / 40);
-      const int64_t step = std::max(StepOfStage(i, shape) - ahead, stages_.back().step);
+      const int64_t step = std::max(StepOfStage(i, shape) - StepsAhead(shape.total_steps), stages_.back().step);
       Add(step, PrefixNearestTo(amount, shares.values), shares,
           absl::StrFormat("with %.2g %% of the area under the learning rates to come", 100 * std::pow(0.25, i)));
     }

@@ -32,7 +32,9 @@ sys.path[:0] = [str(ROOT / "tests")]
 from benchmarks.recording import Recording, add_record_option
 from benchmarks.two_ranks import run_two_ranks
 
-FORMS = ("plain", "features", "script", "unloaded", "plan")
+BY_SCRIPT = ("script", "unloaded")
+WITH_EGERIA = (*BY_SCRIPT, "plan")
+FORMS = ("plain", "features", *WITH_EGERIA)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -55,6 +57,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     forms = FORMS if arguments.loop == "raw" else ("plain", "script")
+    arguments.with_egeria = arguments.form in WITH_EGERIA
     arguments.forms = (arguments.forms or ",".join(forms)).split(",")
     if not {"plain"} <= set(arguments.forms) <= set(forms):
         parser.error(f"--forms takes plain, and any other of {', '.join(forms)}")
@@ -123,7 +126,7 @@ def run(arguments: argparse.Namespace, form: str, folder: pathlib.Path) -> list[
     """Runs one form. Returns a report for each rank."""
     folder.mkdir()
     options = ["--form", form, "--job", str(folder)]
-    cache = str(folder / "cache") if form in ("script", "unloaded", "plan") else "none"
+    cache = str(folder / "cache") if form in WITH_EGERIA else "none"
     variables = {"EGERIA_CONTROLLER": "none", "EGERIA_CACHE": cache}
     if arguments.ranks > 1:
         run_two_ranks(__file__, options, **variables)
@@ -162,7 +165,7 @@ def main() -> int:
                 if arguments.json:
                     with arguments.json.open("a", encoding="utf-8") as file:
                         file.write(json.dumps({"form": form, "round": number, "ranks": ranks}) + "\n")
-            for form in {"script", "unloaded"} & runs.keys():
+            for form in runs.keys() & set(BY_SCRIPT):
                 same &= all(a["weights"] == b["weights"] for a, b in zip(runs["plain"], runs[form]))
     recording = Recording("form")
     print("Processor time of an epoch over the plain one's; median, least and most of the rounds:")
@@ -173,7 +176,7 @@ def main() -> int:
             recording.add(form, values, column=f"epoch {epoch}")
     recording.write(arguments.record, arguments.rounds)
     later = range(2, arguments.epochs) if "features" in forms else ()
-    for form in [form for form in ("script", "unloaded") if form in forms and later]:
+    for form in [form for form in BY_SCRIPT if form in forms and later]:
         ratios = [cost(runs[form], epoch) / cost(runs["features"], epoch) for runs in rounds for epoch in later]
         print(f"{form}: the third epoch and later ones over the loop on features:", spread(ratios))
     if cache := rounds[-1].get("script", [{}])[0].get("cache"):

@@ -157,10 +157,6 @@ def _loader(task: Task, arguments: Any, data: Dataset | None = None, collate: An
     return DataLoader(data, arguments.batch_size, sampler=sampler, collate_fn=collate or task.collate)
 
 
-def _with_egeria(form: str) -> bool:
-    return form in ("script", "unloaded", "plan")
-
-
 def raw_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
     """A loop of the script's own. Returns what the session says of the cache."""
     if arguments.form == "features":
@@ -174,7 +170,7 @@ def raw_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
     loader = _loader(task, arguments)
     clock.begin()
     session = None
-    if _with_egeria(arguments.form):
+    if arguments.with_egeria:
         loader = egeria.data.wrap(loader, skip_loading=arguments.form == "unloaded")
         options = {"plans": [(2, 1)], "controller": "none"} if arguments.form == "plan" else {}
         session = egeria.attach(
@@ -273,7 +269,7 @@ def trainer_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
         data_collator=task.collate,
         callbacks=[TakesTime()],
     )
-    callback = EgeriaCallback() if _with_egeria(arguments.form) else None
+    callback = EgeriaCallback() if arguments.with_egeria else None
     if callback is not None:
         trainer.add_callback(callback)
     trainer.train()
@@ -304,7 +300,7 @@ def lightning_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.Adam(self.network.head.parameters(), lr=1e-3)
 
-    callback = EgeriaCallback() if _with_egeria(arguments.form) else None
+    callback = EgeriaCallback() if arguments.with_egeria else None
     lightning.Trainer(
         max_epochs=arguments.epochs,
         accelerator="cpu",

@@ -72,7 +72,7 @@ class ShallowerPrefix:
 
     def expect(self, upcoming: Sequence[Sequence[int]]) -> None:
         """Reads the samples of the batches to come ahead."""
-        self._kept.expect(upcoming if self._lacking < _MOST_LACKING else ())
+        self._kept.expect(upcoming if self._may_have_all else ())
 
     def begin_behind(
         self,
@@ -97,7 +97,9 @@ class ShallowerPrefix:
         Raises:
           Refused: [STORE_DIFFERS] the deeper cut does not get what it gets in a pass from the start.
         """
-        proven = self._kept.proofs.known(call, self._resting) if self._lacking < _MOST_LACKING else None
+        if not self._may_have_all:
+            return False
+        proven = self._kept.proofs.known(call, self._resting)
         if proven is None or proven.cut.forms is not None or call.source is not None:
             return False
         asked = self._kept.samples(call, proven, ids)
@@ -119,6 +121,11 @@ class ShallowerPrefix:
             self._kept.store.forget()
         self._cache.flush(1.0)
         self._cache.close()
+
+    @property
+    def _may_have_all(self) -> bool:
+        """Whether the store is likely to have all samples of a batch."""
+        return self._lacking < _MOST_LACKING
 
     def _check(self, model: nn.Module, call: Call, cut: Cut, crossing: Sequence[Tensor], deeper: Cut) -> None:
         shadow = shadow_of(model)
