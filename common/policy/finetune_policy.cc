@@ -17,8 +17,9 @@ namespace egeria::policy {
 namespace {
 
 // So many steps pass before it freezes, a fifth of all at most: workers cannot tell what freezing saves without ten
-// steps with nothing frozen. They are no more, since a new head's first gradients only disturb what was pretrained.
-constexpr int64_t kActiveSteps = 12;
+// steps with nothing frozen, and ranks take two more at least to agree on it. They are no more, since a new head's first
+// gradients only disturb what was pretrained.
+constexpr int64_t kActiveSteps = 8;
 
 // Ranks freeze so many steps after a decision, or fewer, since they have to agree on it.
 constexpr int64_t kStepsToFreeze = 16;
@@ -71,8 +72,8 @@ int64_t StepOfStage(int stage, const JobShape& shape) {
 }
 
 // This policy is for fine-tuning a trained model: it freezes a prefix early, and deepens it as less is left to learn.
-// A prefix that is given freezes with the first observation, and stays. Otherwise the first one is the smallest whose
-// step shares add up to the budget (or to the job's, if that is less). It freezes as soon as the time of a step with
+// A prefix that is given freezes with the first observation, and stays. Otherwise the first one is that whose step shares
+// add up most nearly to the budget (or to the job's, if that is less). It freezes as soon as the time of a step with
 // nothing frozen has been measured. Stage i of S freezes when a part 4^-i of the area under the learning rates is left.
 // It takes about i / S of what the first prefix has left active, the last module aside. Where step shares are unknown,
 // parameters stand in for time, and the reason says so.
@@ -92,7 +93,7 @@ class FinetunePolicy : public PrefixPolicy {
     const std::string first =
         absl::StrFormat("for a budget of %g %%%s", 100 * budget,
                         all < budget * (1 - 1e-9) ? ", which all but the last module do not reach" : "");
-    const int first_prefix = SmallestPrefixReaching(budget, shares.values);
+    const int first_prefix = PrefixNearestTo(budget, shares.values);
     Add(shape.first_step + ActiveSteps(shape.total_steps), first_prefix, shares, first);
     if (shape.budget > 0 || shape.total_steps == 0 || all <= budget) return;
     const double frozen = ShareOfPrefix(first_prefix, shares.values);

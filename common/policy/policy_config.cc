@@ -235,7 +235,7 @@ std::vector<Constant> ConstantsOfStaged() {
 
 std::vector<Constant> ConstantsOfFinetune() {
   return {
-      ConstantOf("budget", &FinetuneConfig::budget, "The smallest prefix freezes first that saves this much",
+      ConstantOf("budget", &FinetuneConfig::budget, "The prefix freezes first that saves most nearly this much",
                  "of a step's time", kPositivePart),
       ConstantOf("stages", &FinetuneConfig::stages, "The prefix freezes in so many stages, ever deeper", "", kModules),
       ConstantOf("frozen_prefix", &FinetuneConfig::frozen_prefix, "This prefix freezes, in place of `budget`",

@@ -68,7 +68,7 @@ struct StagedConfig {
 };
 
 struct FinetuneConfig {
-  double budget = 0.2;
+  double budget = 0.25;
   int stages = 3;
   int frozen_prefix = 0;
 };

@@ -19,7 +19,7 @@ const FinetuneConfig kConfig{.budget = 0.3};
 Decision FirstDecision(const FinetuneConfig& config, const JobShape& shape) {
   const auto policy = MakePolicy(config, shape).value();
   const int64_t awaited = policy->awaited_step().value_or(-1);
-  EXPECT_EQ(awaited, config.frozen_prefix > 0 ? 0 : 12);
+  EXPECT_EQ(awaited, config.frozen_prefix > 0 ? 0 : 8);
   if (awaited > 0) {
     EXPECT_FALSE(policy->Observe({.step = awaited - 1}));
   }
@@ -37,8 +37,8 @@ JobShape ShapeOf(int64_t total_steps) {
 
 std::unique_ptr<Policy> MakeFrozen(const FinetuneConfig& config = kConfig) {
   auto policy = MakePolicy(config, ShapeOf(1000)).value();
-  EXPECT_EQ(policy->awaited_step(), 12);
-  EXPECT_EQ(policy->Observe({.step = 12}).value_or(Decision()).frozen_prefix, 3);
+  EXPECT_EQ(policy->awaited_step(), 8);
+  EXPECT_EQ(policy->Observe({.step = 8}).value_or(Decision()).frozen_prefix, 3);
   return policy;
 }
 
@@ -47,10 +47,11 @@ TEST(FinetunePolicy, FreezesWhatTheBudgetAsksForOnceStepsHaveBeenMeasured) {
   shape.step_shares = {0.1, 0.15, 0.2, 0.2, 0.1};
   shape.parameter_counts = {1, 1, 1, 1, 1000};
   const Decision decision = FirstDecision(kConfig, shape);
-  EXPECT_EQ(decision.step, 15);
-  EXPECT_EQ(decision.frozen_prefix, 3);
-  EXPECT_THAT(decision.reason, HasSubstr("45.0 % of a step's time, for a budget of 30 %"));
-  EXPECT_EQ(FirstDecision({}, shape).frozen_prefix, 2) << "the default is 20 %";
+  EXPECT_EQ(decision.step, 11);
+  EXPECT_EQ(decision.frozen_prefix, 2) << "the nearest";
+  EXPECT_THAT(decision.reason, HasSubstr("25.0 % of a step's time, for a budget of 30 %"));
+  EXPECT_EQ(FirstDecision({.budget = 0.36}, shape).frozen_prefix, 3);
+  EXPECT_EQ(FirstDecision({}, shape).frozen_prefix, 2) << "the default is 25 %";
   EXPECT_EQ(FirstDecision({.budget = 0.01}, shape).frozen_prefix, 1);
 }
 
@@ -85,24 +86,24 @@ TEST(FinetunePolicy, DeepensAsLessIsLeftToLearn) {
     return found;
   };
   using Found = std::vector<std::pair<int64_t, int>>;
-  EXPECT_EQ(prefixes(kConfig, shape), (Found{{12, 3}, {484, 5}, {734, 6}})) << "as if rates fell in a straight line";
+  EXPECT_EQ(prefixes(kConfig, shape), (Found{{8, 3}, {484, 5}, {734, 6}})) << "as if rates fell in a straight line";
   shape.planned_learning_rates = {1, 0};
-  EXPECT_EQ(prefixes(kConfig, shape), (Found{{12, 3}, {484, 5}, {734, 6}}));
+  EXPECT_EQ(prefixes(kConfig, shape), (Found{{8, 3}, {484, 5}, {734, 6}}));
   shape.planned_learning_rates = {1, 1};
-  EXPECT_EQ(prefixes(kConfig, shape), (Found{{12, 3}, {734, 5}, {922, 6}}));
+  EXPECT_EQ(prefixes(kConfig, shape), (Found{{8, 3}, {734, 5}, {922, 6}}));
   shape.planned_learning_rates = {1, 0, 0, 0, 0};
-  EXPECT_EQ(prefixes(kConfig, shape), (Found{{12, 3}, {109, 5}, {172, 6}}));
-  EXPECT_EQ(prefixes({.budget = 0.3, .stages = 1}, shape), (Found{{12, 3}}));
+  EXPECT_EQ(prefixes(kConfig, shape), (Found{{8, 3}, {109, 5}, {172, 6}}));
+  EXPECT_EQ(prefixes({.budget = 0.3, .stages = 1}, shape), (Found{{8, 3}}));
   EXPECT_EQ(prefixes({.frozen_prefix = 2}, shape), (Found{{0, 2}}));
   shape.budget = 0.2;
-  EXPECT_EQ(prefixes(kConfig, shape), (Found{{12, 2}})) << "a job's budget is all that it wants to be saved";
+  EXPECT_EQ(prefixes(kConfig, shape), (Found{{8, 2}})) << "a job's budget is all that it wants to be saved";
 }
 
 TEST(FinetunePolicy, AStageFreezesThePrefixThatIsNearestToItsPart) {
   JobShape shape{8, 1000};
   shape.step_shares = {0.02, 0.097, 0.094, 0.098, 0.097, 0.096, 0.094, 0.1};
   const auto policy = MakePolicy(kConfig, shape).value();
-  EXPECT_EQ(policy->Observe({.step = 12}).value_or(Decision()).frozen_prefix, 4);
+  EXPECT_EQ(policy->Observe({.step = 8}).value_or(Decision()).frozen_prefix, 4);
   EXPECT_EQ(policy->Observe({.step = 500}).value_or(Decision()).frozen_prefix, 5);
   EXPECT_EQ(policy->Observe({.step = 750}).value_or(Decision()).frozen_prefix, 6);
 }
@@ -124,29 +125,29 @@ TEST(FinetunePolicy, AStageSaysWhatIsStillToCome) {
 }
 
 TEST(FinetunePolicy, WaitsForAFifthOfAShortTrainingAtMost) {
+  EXPECT_EQ(MakePolicy(kConfig, JobShape{4, 25}).value()->awaited_step(), 5);
   EXPECT_EQ(MakePolicy(kConfig, JobShape{4, 40}).value()->awaited_step(), 8);
-  EXPECT_EQ(MakePolicy(kConfig, JobShape{4, 40}).value()->awaited_step(), 8);
-  EXPECT_EQ(MakePolicy(kConfig, JobShape{4, 3000}).value()->awaited_step(), 12);
-  EXPECT_EQ(MakePolicy(kConfig, JobShape{4, 100'000}).value()->awaited_step(), 12);
+  EXPECT_EQ(MakePolicy(kConfig, JobShape{4, 3000}).value()->awaited_step(), 8);
+  EXPECT_EQ(MakePolicy(kConfig, JobShape{4, 100'000}).value()->awaited_step(), 8);
 }
 
 TEST(FinetunePolicy, KeepsToTheJobsBudgetWhereThatIsLess) {
   JobShape shape = ShapeOf(1000);
   shape.budget = 0.2;
-  EXPECT_EQ(MakePolicy(kConfig, shape).value()->Observe({.step = 12}).value_or(Decision()).frozen_prefix, 2);
+  EXPECT_EQ(MakePolicy(kConfig, shape).value()->Observe({.step = 8}).value_or(Decision()).frozen_prefix, 2);
 }
 
 TEST(FinetunePolicy, FreezesAnewWhereTrainingBeginsAnewBeforeTheDecision) {
   const auto policy = MakeFrozen();
   EXPECT_TRUE(policy->Observe({.step = 800}));
-  policy->Adopt(10, 0);
-  EXPECT_FALSE(policy->Observe({.step = 11}));
-  EXPECT_EQ(policy->Observe({.step = 12}).value_or(Decision()).frozen_prefix, 3);
+  policy->Adopt(6, 0);
+  EXPECT_FALSE(policy->Observe({.step = 7}));
+  EXPECT_EQ(policy->Observe({.step = 8}).value_or(Decision()).frozen_prefix, 3);
   EXPECT_EQ(policy->Observe({.step = 750}).value_or(Decision()).frozen_prefix, 4);
   policy->Adopt(300, 3);
   EXPECT_EQ(policy->Observe({.step = 900}).value_or(Decision()).frozen_prefix, 4);
-  policy->Adopt(12, 0);
-  EXPECT_EQ(policy->Observe({.step = 12}).value_or(Decision()).frozen_prefix, 3) << "no rank had applied it";
+  policy->Adopt(8, 0);
+  EXPECT_EQ(policy->Observe({.step = 8}).value_or(Decision()).frozen_prefix, 3) << "no rank had applied it";
 }
 
 TEST(FinetunePolicy, GoesOnFromWhatIsFrozenAlready) {

@@ -15,8 +15,8 @@ TEST(PlannedSaving, IsThatOfTheClock) {
   const ScheduleConfig schedule{{{0.5, 1}, {0.75, 3}}};
   EXPECT_NEAR(PlannedSaving(schedule, ShapeOf(1000)).value(), 0.25 * 0.2 + 0.25 * 0.6, 1e-9);
   EXPECT_NEAR(PlannedSaving(schedule, ShapeOf(5'000'000)).value(), 0.25 * 0.2 + 0.25 * 0.6, 1e-3);
-  EXPECT_NEAR(PlannedSaving(FinetuneConfig{.budget = 0.3, .stages = 1}, ShapeOf(1000)).value(), 0.988 * 0.4, 1e-9);
-  EXPECT_NEAR(PlannedSaving(FinetuneConfig{.budget = 0.3}, ShapeOf(1000)).value(), 0.988 * 0.4 + 0.266 * 0.2, 1e-9);
+  EXPECT_NEAR(PlannedSaving(FinetuneConfig{.budget = 0.4, .stages = 1}, ShapeOf(1000)).value(), 0.992 * 0.4, 1e-9);
+  EXPECT_NEAR(PlannedSaving(FinetuneConfig{.budget = 0.4}, ShapeOf(1000)).value(), 0.992 * 0.4 + 0.266 * 0.2, 1e-9);
   // Three stages come at 80, 85 and 90 %, with 3/5, 4/5 and all of the 0.6 that three modules take.
   EXPECT_NEAR(PlannedSaving(StagedConfig{}, ShapeOf(1000)).value(), 0.05 * 0.4 + 0.05 * 0.6 + 0.1 * 0.6, 1e-9);
   EXPECT_NEAR(PlannedSaving(AutoConfig{}, ShapeOf(1000)).value(), 0.18 * 0.6, 1e-9);

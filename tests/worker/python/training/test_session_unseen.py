@@ -289,6 +289,24 @@ def test_what_auto_cannot_do_by_the_rates_is_said_once(kind: str, controller: An
     assert session._training.link.link.has_plan == (every > 0 and kind != "foreign")
 
 
+@pytest.mark.parametrize(("policy", "starts"), [("finetune", 8), ("auto", 2)])
+def test_a_policy_that_freezes_at_once_waits_until_some_steps_are_measured(policy: str, starts: int, controller: Any):
+    model = stack()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    session = egeria.attach(
+        model, optimizer, config=egeria.Config(controller=controller.address, policy=policy, total_steps=400)
+    )
+    linked = []
+    for _ in range(9):
+        loss = model(torch.randn(4, 8)).mean()
+        loss.backward()
+        optimizer.step()
+        session.step(loss)
+        linked.append(session._training.link.link is not None)
+    assert linked.index(True) + 1 == starts
+    session.close()
+
+
 def test_the_last_line_says_why_nothing_froze(controller: Any, capsys: pytest.CaptureFixture[str]):
     for why, more in {
         "no controller had taken this job by then": {"controller": "unix:/nobody/listens.sock"},

@@ -24,6 +24,9 @@ _logger = logging.getLogger("egeria")
 # The link starts at the end of this step, when sizes that vary have had a chance to show, and is tried again at
 # twice as many steps where the model's inputs have not been seen.
 _FIRST_START = 2
+# The link of a policy that freezes at once starts here, since it chooses by what freezing saves of a step: the median
+# of fewer steps is noise.
+_MEASURED_START = 8
 _LAST_START = 64
 # So many steps after the first try it starts without inputs that no rank has seen.
 _UNSEEN_FOR = 8
@@ -72,7 +75,7 @@ class SessionLink:
     def resume(self, step: int) -> None:
         """The first try to start is soon after this step."""
         self._tries_from = step
-        self._start_at = step + _FIRST_START
+        self._start_at = step + (_MEASURED_START if self._config.policy == "finetune" else _FIRST_START)
 
     def is_overdue(self, ranks_meet: bool) -> bool:
         """A training pass is about to begin; `ranks_meet`: in which all ranks take part. Returns whether the ranks
