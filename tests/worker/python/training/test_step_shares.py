@@ -16,9 +16,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.waited = 0.0  # of this time, without work
 
     def __call__(self) -> float:
         return self.now
+
+    def worked(self) -> float:
+        return self.now - self.waited
 
 
 class Slow(torch.autograd.Function):
@@ -51,6 +55,7 @@ class Model(nn.Module):
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(step_shares, "_marker", lambda device: made)
+    monkeypatch.setattr(step_shares, "_processor_clock", lambda device: made.worked)
     return made
 
 
@@ -85,6 +90,21 @@ def test_a_slow_first_step_does_not_count(clock: Clock):
     measure(shares, model, modules, 1, forward=90.0)
     measure(shares, model, modules, 2)
     assert shares.of(modules) == pytest.approx([0.32, 0.22, 0.12])
+
+
+def test_what_waits_beside_communication_is_shared_out_by_processor_time(clock: Clock):
+    model = Model(clock)
+
+    def wait(_: torch.Tensor) -> None:
+        clock.now += 2.0
+        clock.waited += 2.0
+
+    model.layers[1].register_full_backward_hook(lambda module, inputs, outputs: wait(outputs[0]))
+    modules = partition(model, [r"layers\.0", r"layers\.1", r"layers\.2"])
+    shares = StepShares(model)
+    measure(shares, model, modules, 3)
+    backward = [8 / 6 * seconds for seconds in (3.0, 2.0, 1.0)]  # 6 seconds of work and 2 of waiting
+    assert shares.of(modules) == pytest.approx([(seconds + 0.2) / 12 for seconds in backward])
 
 
 def test_what_egeria_takes_is_no_part_of_a_step(clock: Clock):

@@ -39,11 +39,12 @@ class _Step:
 
 class StepShares:
     """Measures steps passively: the time between the arrivals of two gradients in a backward pass is taken for what the
-    second one's layer module costs there, and the optimizer's step is shared out by the number of parameters. Further
-    savings of freezing (communication that does not overlap, memory) are not counted, nor is the forward pass, which
-    frozen layers still need without a cache. The median of the steps counts, since the first ones are slow. From a
-    layer module on that holds an active weight of a later one, half of the backward pass counts: gradients still come
-    back to that weight.
+    second one's layer module costs there, and the optimizer's step is shared out by the number of parameters. On a CPU
+    the whole backward pass is shared out by the processor time between arrivals, since communication beside it makes
+    some layers wait by chance. Further savings of freezing (communication that does not overlap, memory) are not
+    counted, nor is the forward pass, which frozen layers still need without a cache. The median of the steps counts,
+    since the first ones are slow. From a layer module on that holds an active weight of a later one, half of the
+    backward pass counts: gradients still come back to that weight.
 
     Owned by the training thread.
 
@@ -61,9 +62,11 @@ class StepShares:
         self._model = model
         self._own_seconds = own_seconds
         self._mark = _marker(device_of(model))
+        self._processor = _processor_clock(device_of(model))
         self._steps: collections.deque[_Step] = collections.deque(maxlen=_MOST_STEPS)
         self._own_before = 0.0  # Egeria's own seconds when the step under way began
-        self._marks: list[tuple[int, Any]] = []  # marks of the step under way: (parameter, or one of the numbers below)
+        # Of the step under way: the parameter, or one of the numbers below; the time; the thread's processor time.
+        self._marks: list[tuple[int, Any, float]] = []
         self._handles: list[RemovableHandle] = []
 
     def begin(self, modules: Sequence[LayerModule]) -> None:
@@ -76,7 +79,9 @@ class StepShares:
                 if parameter.requires_grad and not hasattr(parameter, "device_mesh"):
                     self._handles.append(parameter.register_hook(self._hook_of(id(parameter))))
         self._own_before = self._own_seconds()
-        self._marks = [(_BEGIN, self._mark())] if self._handles else []
+        self._marks = []
+        if self._handles:
+            self._append(_BEGIN)
 
     def after_forward(self) -> None:
         self._note(_BACKWARD)
@@ -86,18 +91,23 @@ class StepShares:
 
     def end(self) -> None:
         self._unhook()
-        marks, self._marks = self._marks, []
-        if not marks:
+        if not self._marks:
             return
-        marks.append((_END, self._mark()))
+        self._append(_END)
+        marks, self._marks = self._marks, []
         backward: dict[int, float] = {}
+        processor: dict[int, float] = {}
         optimizer = 0.0
-        for (before, earlier), (what, later) in zip(marks, marks[1:]):
+        for (before, earlier, worked_before), (what, later, worked) in zip(marks, marks[1:]):
             seconds = _seconds(earlier, later)
             if before == _OPTIMIZER and what in (_OPTIMIZER, _END):
                 optimizer += seconds
             elif what not in (_BACKWARD, _OPTIMIZER, _END):
                 backward[what] = backward.get(what, 0.0) + seconds
+                processor[what] = processor.get(what, 0.0) + max(0.0, worked - worked_before)
+        if (all_work := sum(processor.values())) > 0:
+            part = sum(backward.values()) / all_work
+            backward = {parameter: part * seconds for parameter, seconds in processor.items()}
         own = self._own_seconds() - self._own_before
         total = max(sum(backward.values()) + optimizer, _seconds(marks[0][1], marks[-1][1]) - own)
         if total > 0:
@@ -133,7 +143,10 @@ class StepShares:
 
     def _note(self, what: int) -> None:
         if self._marks and not is_capturing():
-            self._marks.append((what, self._mark()))
+            self._append(what)
+
+    def _append(self, what: int) -> None:
+        self._marks.append((what, self._mark(), self._processor()))
 
     def _unhook(self) -> None:
         for handle in self._handles:
@@ -156,6 +169,11 @@ def _marker(device: torch.device) -> Callable[[], Any]:
         return made
 
     return event
+
+
+def _processor_clock(device: torch.device) -> Callable[[], float]:
+    """The processor time of this thread, which runs the backward pass too; 0 where an accelerator does the work."""
+    return time.thread_time if device.type == "cpu" else lambda: 0.0
 
 
 def _seconds(begin: Any, end: Any) -> float:
