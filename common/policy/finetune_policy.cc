@@ -16,16 +16,20 @@
 namespace egeria::policy {
 namespace {
 
-// So many steps pass before it freezes, a fifth of all at most: workers cannot tell what freezing saves without ten
-// steps with nothing frozen, and ranks take two more at least to agree on it. They are no more, since a new head's first
-// gradients only disturb what was pretrained.
+// It decides at this step at the earliest, or after a fifth of a short training: workers cannot tell what freezing saves
+// without ten steps with nothing frozen, and ranks take two more at least to agree on it. It decides no later, since a
+// new head's first gradients only disturb what was pretrained.
 constexpr int64_t kActiveSteps = 8;
+
+// So many steps pass first where a training that is under way becomes known.
+constexpr int64_t kStepsKnown = 4;
 
 // Ranks freeze so many steps after a decision, or fewer, since they have to agree on it.
 constexpr int64_t kStepsToFreeze = 16;
 
-int64_t ActiveSteps(int64_t total_steps) {
-  return total_steps == 0 ? kActiveSteps : std::min(kActiveSteps, total_steps / 5);
+int64_t FirstDecision(const JobShape& shape) {
+  const int64_t most = shape.total_steps == 0 ? kActiveSteps : shape.total_steps / 5;
+  return std::max(std::min(kActiveSteps, most), shape.first_step + std::min(kStepsKnown, most));
 }
 
 // A later stage is decided so many steps before it is due, a fortieth of all at most. Stages often fall on the ends of
@@ -94,7 +98,7 @@ class FinetunePolicy : public PrefixPolicy {
         absl::StrFormat("for a budget of %g %%%s", 100 * budget,
                         all < budget * (1 - 1e-9) ? ", which all but the last module do not reach" : "");
     const int first_prefix = PrefixNearestTo(budget, shares.values);
-    Add(shape.first_step + ActiveSteps(shape.total_steps), first_prefix, shares, first);
+    Add(FirstDecision(shape), first_prefix, shares, first);
     if (shape.budget > 0 || shape.total_steps == 0 || all <= budget) return;
     const double frozen = ShareOfPrefix(first_prefix, shares.values);
     for (int i = 1; i < config.stages; ++i) {

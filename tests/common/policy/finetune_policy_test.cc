@@ -131,6 +131,14 @@ TEST(FinetunePolicy, WaitsForAFifthOfAShortTrainingAtMost) {
   EXPECT_EQ(MakePolicy(kConfig, JobShape{4, 100'000}).value()->awaited_step(), 8);
 }
 
+TEST(FinetunePolicy, WaitsForSomeStepsOfATrainingThatBecomesKnownUnderWay) {
+  JobShape shape{4, 3000};
+  for (const auto& [known, decided] : {std::pair(2, 8), {4, 8}, {7, 11}, {900, 904}}) {
+    shape.first_step = known;
+    EXPECT_EQ(MakePolicy(kConfig, shape).value()->awaited_step(), decided);
+  }
+}
+
 TEST(FinetunePolicy, KeepsToTheJobsBudgetWhereThatIsLess) {
   JobShape shape = ShapeOf(1000);
   shape.budget = 0.2;

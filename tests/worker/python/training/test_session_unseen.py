@@ -289,7 +289,7 @@ def test_what_auto_cannot_do_by_the_rates_is_said_once(kind: str, controller: An
     assert session._training.link.link.has_plan == (every > 0 and kind != "foreign")
 
 
-@pytest.mark.parametrize(("policy", "starts"), [("finetune", 8), ("auto", 2)])
+@pytest.mark.parametrize(("policy", "starts"), [("finetune", 4), ("auto", 2)])
 def test_a_policy_that_freezes_at_once_waits_until_some_steps_are_measured(policy: str, starts: int, controller: Any):
     model = stack()
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
