@@ -16,7 +16,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.waited = 0.0  # of this time, without work
+        self.waited = 0.0  # so much of this time passed without work
 
     def __call__(self) -> float:
         return self.now

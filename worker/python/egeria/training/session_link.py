@@ -24,7 +24,7 @@ _logger = logging.getLogger("egeria")
 # The link starts at the end of this step, when sizes that vary have had a chance to show, and is tried again at
 # twice as many steps where the model's inputs have not been seen.
 _FIRST_START = 2
-# The link of a policy that freezes at once starts here, since it chooses by what freezing saves of a step, and the first
+# The link of a policy that freezes at once starts here, since it chooses by what freezing saves of a step: the first
 # steps are slow.
 _MEASURED_START = 4
 _LAST_START = 64

@@ -65,7 +65,7 @@ class StepShares:
         self._processor = _processor_clock(device_of(model))
         self._steps: collections.deque[_Step] = collections.deque(maxlen=_MOST_STEPS)
         self._own_before = 0.0  # Egeria's own seconds when the step under way began
-        # Of the step under way: the parameter, or one of the numbers below; the time; the thread's processor time.
+        # The step under way has these: a parameter, or one of the numbers below; the time; the thread's processor time.
         self._marks: list[tuple[int, Any, float]] = []
         self._handles: list[RemovableHandle] = []
 
