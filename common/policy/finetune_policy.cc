@@ -16,9 +16,9 @@
 namespace egeria::policy {
 namespace {
 
-// It decides at this step at the earliest, or after a fifth of a short training: workers cannot tell what freezing saves
-// without ten steps with nothing frozen, and ranks take two more at least to agree on it. It decides no later, since a
-// new head's first gradients only disturb what was pretrained.
+// It decides at this step at the earliest, or after a fifth of a short training: workers cannot tell what freezing
+// saves without ten steps with nothing frozen, and ranks take two more at least to agree on it. It decides no later,
+// since a new head's first gradients only disturb what was pretrained.
 constexpr int64_t kActiveSteps = 8;
 
 // So many steps pass first where a training that is under way becomes known.
@@ -75,8 +75,8 @@ int64_t StepOfStage(int stage, const JobShape& shape) {
   return StepAtFraction(1 - std::pow(0.5, stage), shape.total_steps);
 }
 
-// This policy is for fine-tuning a trained model: it freezes a prefix early, and deepens it as less is left to learn.
-// A prefix that is given freezes with the first observation, and stays. Otherwise the first one is that whose step shares
+// This policy is for fine-tuning a trained model: it freezes a prefix early, and deepens it as less is left to learn. A
+// prefix that is given freezes with the first observation, and stays. Otherwise the first one is that whose step shares
 // add up most nearly to the budget (or to the job's, if that is less). It freezes as soon as the time of a step with
 // nothing frozen has been measured. Stage i of S freezes when a part 4^-i of the area under the learning rates is left.
 // It takes about i / S of what the first prefix has left active, the last module aside. Where step shares are unknown,
