@@ -12,9 +12,8 @@ from bench.harness.task import Task
 
 
 class FineTuning(Task):
-    """AdamW. The rate of the last layer module is "head_rate" times that of the others, which are multiplied by
-    "layer_decay" once for each module behind them. Rates rise during "warm_up" and fall to 0 then, as a line or as half
-    a cosine ("decay")."""
+    """AdamW. The rate of the last layer module is "head_rate" times that of the others. Rates rise during "warm_up" and
+    fall to 0 then, as a line or as half a cosine ("decay")."""
 
     pretrained = True
     layer_rates = True
@@ -23,8 +22,6 @@ class FineTuning(Task):
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         network = getattr(model, "module", model)  # DistributedDataParallel
         groups = [{"params": _trained(part), "lr": self.settings["rate"]} for part in self.modules(network)]
-        for behind, group in enumerate(reversed(groups)):
-            group["lr"] *= self.settings.get("layer_decay", 1.0) ** behind
         groups[-1]["lr"] *= self.settings["head_rate"]
         return torch.optim.AdamW(
             [group for group in groups if group["params"]], weight_decay=self.settings["weight_decay"]

@@ -16,8 +16,8 @@
 namespace egeria::policy {
 namespace {
 
-// It decides at this step at the earliest, or after a fifth of a short training: workers cannot tell what freezing
-// saves without ten steps with nothing frozen, and ranks take two more at least to agree on it. It decides no later,
+// It decides at this step at the earliest, or after a fifth of a short training. Workers cannot tell what freezing
+// saves without ten steps with nothing frozen, of which two at least pass while the ranks agree. It decides no later,
 // since a new head's first gradients only disturb what was pretrained.
 constexpr int64_t kActiveSteps = 8;
 

@@ -24,10 +24,10 @@ _logger = logging.getLogger("egeria")
 # The link starts at the end of this step, when sizes that vary have had a chance to show, and is tried again at
 # twice as many steps where the model's inputs have not been seen.
 _FIRST_START = 2
+_LAST_START = 64
 # The link of a policy that freezes at once starts here, since it chooses by what freezing saves of a step: the first
 # steps are slow.
 _MEASURED_START = 4
-_LAST_START = 64
 # So many steps after the first try it starts without inputs that no rank has seen.
 _UNSEEN_FOR = 8
 # How often the ranks ask each other whether one of them needs a new recording of the model.

@@ -231,8 +231,7 @@ class Untrained:
             return "the model is sharded"
         if group is not None and dist.get_world_size(group) > _MOST_RANKS:
             return f"over {_MOST_RANKS} ranks would add up the other gradients in another order"
-        wrappers = wrappers_of(self._model)
-        if any(map(is_compiled, (*self._model.modules(), *wrappers))) or _has_compiled():
+        if any(map(is_compiled, (*self._model.modules(), *wrappers_of(self._model)))) or _has_compiled():
             return "compiled code would round otherwise"
         if self._is_hooked():
             return "a hook of the backward pass may see them"
