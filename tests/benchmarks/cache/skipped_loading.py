@@ -3,7 +3,7 @@
 usage: skipped_loading.py DIR [options]      DIR: a folder of folders of JPEG files, one for each class
 Needs the package (PYTHONPATH=build/dev/python), EGERIA_BIN (build/dev/bin) and Pillow.
 
-A head is trained behind four convolutions, which freeze after the first step, with two loader workers. The same
+A head is trained behind four convolutions, or a ResNet-50's stages, which freeze after the first step. The same
 training in several forms, which take turns: plain; cached; cached with skip_loading; and on features that a script
 computes once and keeps in memory, as people write it by hand. Prints for each epoch the seconds by the wall clock and
 the processor seconds of all processes, the daemon's and the workers' included, and at the end both over the plain
@@ -40,6 +40,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=128, help="images are resized to it (default 128)")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--trunk", choices=["small", "resnet50"], default="small", help="small: four convolutions")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     add_record_option(parser)
@@ -79,18 +81,28 @@ def train(arguments: argparse.Namespace) -> None:
     def block(inputs: int, outputs: int) -> nn.Module:
         return nn.Sequential(nn.Conv2d(inputs, outputs, 3, 2, 1), nn.BatchNorm2d(outputs), nn.ReLU())
 
+    device = torch.device(arguments.device)
     torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
     torch.manual_seed(0)
-    blocks = [block(3, 32), block(32, 64), block(64, 128), nn.Sequential(block(128, 256), nn.AdaptiveAvgPool2d(1))]
-    model = nn.Sequential(*blocks, nn.Sequential(nn.Flatten(), nn.Linear(256, 10)))
+    if arguments.trunk == "resnet50":
+        from bench.tasks.models.resnet50 import Features
+
+        features = Features()
+        blocks, width = [features.stem, *features.stages], features.channels
+    else:
+        blocks, width = [block(3, 32), block(32, 64), block(64, 128), block(128, 256)], 256
+    blocks[-1] = nn.Sequential(blocks[-1], nn.AdaptiveAvgPool2d(1))
+    frozen = len(blocks)
+    model = nn.Sequential(*blocks, nn.Sequential(nn.Flatten(), nn.Linear(width, 10))).to(device)
     images: Any = Images()
     form = arguments.form
     clock = Clock(arguments.job)
     if form == "features":
-        trunk, model = model[:4].eval(), model[4:]
+        trunk, model = model[:frozen].eval(), model[frozen:]
         with torch.no_grad():
             parts = [
-                (trunk(batch), labels)
+                (trunk(batch.to(device)), labels.to(device))
                 for batch, labels in DataLoader(images, arguments.batch_size, num_workers=arguments.workers)
             ]
         images = TensorDataset(*(torch.cat(part) for part in zip(*parts)))
@@ -107,22 +119,24 @@ def train(arguments: argparse.Namespace) -> None:
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     config = egeria.Config(
         controller="none",
-        plans=[] if form == "features" else [(1, 4)],
+        plans=[] if form == "features" else [(1, frozen)],
         cache=str(arguments.job / "cache") if form in ("cached", "skip_loading") else "none",
         enabled=form != "features",
     )
-    modules = None if form == "features" else [str(number) for number in range(5)]
+    modules = None if form == "features" else [str(number) for number in range(frozen + 1)]
     with egeria.attach(model, optimizer, modules=modules, config=config) as session:
         for _ in range(arguments.epochs):
             for batch, labels in loader:
-                loss = F.cross_entropy(model(batch), labels)
+                loss = F.cross_entropy(model(batch.to(device)), labels.to(device))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 session.step(loss)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
             clock.end_epoch()
         counters = session.cache_counters()
-    weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values()))
+    weights = hashlib.sha256(b"".join(value.cpu().numpy().tobytes() for value in model.state_dict().values()))
     report = {"epochs": clock.epochs, "weights": weights.hexdigest(), "counters": counters}
     (arguments.job / "report.json").write_text(json.dumps(report), encoding="utf-8")
 
@@ -170,7 +184,12 @@ def _seconds(process: pathlib.Path) -> float:
 
 def run(form: str, folder: pathlib.Path) -> dict[str, Any]:
     folder.mkdir()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "EGERIA_CONTROLLER": "none"}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "EGERIA_CONTROLLER": "none",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS does not repeat its bits
+    }
     subprocess.run(
         [sys.executable, __file__, *sys.argv[1:], "--form", form, "--job", str(folder)], check=True, env=environment
     )
