@@ -54,7 +54,11 @@ def _processor() -> str:
 
 
 def _revision() -> str:
-    """The commit, with "+" where files that are tracked have been changed; "unknown" outside a checkout."""
+    """The commit, with "+" where files that are tracked have been changed; outside a checkout the one that
+    tests/gpu/bundle.sh has written down, or "unknown"."""
+    bundled = ROOT / "REVISION"
+    if bundled.exists():
+        return bundled.read_text(encoding="utf-8").strip()
     try:
         commit = subprocess.run(
             ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True

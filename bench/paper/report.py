@@ -31,17 +31,28 @@ _ON_GPUS = (
     (
         "times to accuracy of all seven tasks, at full width",
         "egeria bench all --profile paper --policy plasticity,gradnorm,actnorm,auto --seeds 0,1,2 --data DIR --out OUT",
+        "not run",
     ),
     (
         "this page at full resolution and on all images",
         "egeria bench resnet20-long --profile paper --checkpoints 200 --keep-checkpoints --data DIR --out OUT",
+        "not run",
     ),
-    ("step times and memory by prefix on a GPU", "python tests/benchmarks/gpu_step_times.py resnet50"),
+    (
+        "step times and memory by prefix on a GPU",
+        "python tests/benchmarks/gpu_step_times.py resnet50",
+        "[measured](measurements.md#on-a-gpu)",
+    ),
     (
         "gains with several machines, whose links are shaped here and real there",
         "python tests/benchmarks/nodes/node_traffic.py",
+        "not run",
     ),
-    ("a reference model on the processor beside a training on a GPU", "python -m pytest -q tests/gpu"),
+    (
+        "a reference model on the processor beside a training on a GPU",
+        "python -m pytest -q tests/gpu",
+        "passed on one GPU",
+    ),
 )
 
 
@@ -363,8 +374,11 @@ class _Page:
         return "\n\n".join(
             [
                 "## What needs GPUs",
-                "None of these has been made. Each command writes records from which its report comes.",
-                _table(["figure of the paper", "command"], [[what, f"`{command}`"] for what, command in _ON_GPUS]),
+                "These commands are for machines that have GPUs.",
+                _table(
+                    ["figure of the paper", "command", "so far"],
+                    [[what, f"`{command}`", state] for what, command, state in _ON_GPUS],
+                ),
             ]
         )
 

@@ -83,6 +83,7 @@ struct PolicyKind {
   const char* sentence;  // its grounds for a decision
   bool follows_a_clock;  // where the total of steps is known it freezes whatever it measures, or does not measure
   bool reads_plasticity;
+  bool times_first_steps;                             // it freezes within the first steps, by what they took
   bool (*acts_at_steps)(const PolicyConfig& config);  // whether it acts on the mere passing of steps
   PolicyConfig defaults;
   std::vector<Constant> constants;

@@ -261,7 +261,7 @@ std::vector<Constant> ConstantsOfSchedule() {
                      "Each {\"fraction\": part of the steps, \"frozen_prefix\": modules} holds from its step on")};
 }
 
-enum By { kClock, kPlasticity, kGradients };  // names what decides
+enum By { kClock, kClockAfterTimes, kPlasticity, kGradients };  // names what decides
 
 // These functions say whether a policy acts on the mere passing of steps.
 bool Always(const PolicyConfig&) { return true; }
@@ -273,8 +273,9 @@ PolicyKind Kind(const char* name, By by, bool (*acts_at_steps)(const PolicyConfi
                 const char* sentence) {
   return {name,
           sentence,
-          by == kClock,
+          by == kClock || by == kClockAfterTimes,
           by == kPlasticity,
+          by == kClockAfterTimes,
           acts_at_steps,
           Config(),
           std::move(constants),
@@ -311,7 +312,7 @@ const std::vector<PolicyKind>& PolicyKinds() {
           "auto", kClock, Always, ConstantsOfAuto(),
           "what is left of the steps and of the learning rate, with clear gradients as a veto"),
       Kind<StagedConfig, ResolveStaged>("staged", kClock, Always, ConstantsOfStaged(), "a plain clock"),
-      Kind<FinetuneConfig, ResolveFinetune>("finetune", kClock, Never, ConstantsOfFinetune(),
+      Kind<FinetuneConfig, ResolveFinetune>("finetune", kClockAfterTimes, Never, ConstantsOfFinetune(),
                                             "a time budget, from the beginning"),
       Kind<GradnormConfig, ResolveGradnorm>("gradnorm", kGradients, Never, ConstantsOfGradnorm(),
                                             "gradient norms that change least"),

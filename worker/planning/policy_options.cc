@@ -77,6 +77,7 @@ std::string DescribePolicies() {
     policies.push_back({{"name", kind.name},
                         {"sentence", kind.sentence},
                         {"reads_plasticity", kind.reads_plasticity},
+                        {"times_first_steps", kind.times_first_steps},
                         {"constants", constants}});
   }
   return policies.dump();

@@ -8,7 +8,7 @@
 namespace egeria::worker {
 
 // Returns every policy and its constants as JSON, for Python and for the documents:
-//   [{"name":..,"sentence":..,"reads_plasticity":..,
+//   [{"name":..,"sentence":..,"reads_plasticity":..,"times_first_steps":..,
 //     "constants":[{"name":..,"sentence":..,"unit":..,"range":..,"default":..},..]},..]
 std::string DescribePolicies();
 

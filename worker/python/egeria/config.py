@@ -179,6 +179,10 @@ class Config:
         """Whether the policy wants readings of plasticity, for which there must be a reference model."""
         return _POLICIES[self.policy]["reads_plasticity"]
 
+    def times_first_steps(self) -> bool:
+        """Whether the policy freezes within the first steps, by what they took."""
+        return _POLICIES[self.policy]["times_first_steps"]
+
     def policy_json(self, batch_size: int | None = None) -> str:
         """egeria.v1.PolicyConfig as JSON; `batch_size` replaces the number of samples of a reading."""
         constants = dict(self.options)

@@ -75,7 +75,7 @@ class SessionLink:
     def resume(self, step: int) -> None:
         """The first try to start is soon after this step."""
         self._tries_from = step
-        self._start_at = step + (_MEASURED_START if self._config.policy == "finetune" else _FIRST_START)
+        self._start_at = step + (_MEASURED_START if self._config.times_first_steps() else _FIRST_START)
 
     def is_overdue(self, ranks_meet: bool) -> bool:
         """A training pass is about to begin; `ranks_meet`: in which all ranks take part. Returns whether the ranks
