@@ -20,9 +20,8 @@ CLOCK = ((0.80, 0.5), (0.85, 2 / 3), (0.90, 1.0))
 _REFERENCE_BACKENDS = "reference_backends"
 _CACHE = "cache"
 PEAK = "peak"
-_NOT_OF_POLICIES = (_REFERENCE_BACKENDS, _CACHE, PEAK)
-# An option of runs without a policy: what multiplies the rates of each layer module once for each one behind it.
 LAYER_DECAY = "layer_decay"
+_NOT_OF_POLICIES = (_REFERENCE_BACKENDS, _CACHE, PEAK, LAYER_DECAY)
 _USUAL_DECAY = 0.9
 
 # Stands for a run's share of the steps where egeria.reinvest() plans them, for a policy that follows a clock.
@@ -65,8 +64,9 @@ class Run:
       label: unique among the runs of a task and seed.
       policy: its name for egeria.Config, where `kind` is POLICY.
       options: the policy's constants. In `schedule`, `module_share` may stand for `frozen_prefix`;
-        "reference_backends", a list of names, is the controller's, "cache" is "auto", "always" or "none", and "peak"
-        multiplies the learning rates, of runs without a policy too. Those may also have "layer_decay".
+        "reference_backends", a list of names, is the controller's, and "cache" is "auto", "always" or "none". Runs
+        without a policy have two options, too: "peak" multiplies the learning rates, and "layer_decay" those of each
+        layer module once for each one behind it.
       share: steps, as a share of the plain run's; PLANNED until the task is known.
       first_act: share of the steps before which the run is the plain one, which it may be started from.
     """

@@ -154,7 +154,7 @@ def test_policies_have_a_cache_and_controls_have_none():
 
 def test_a_policy_may_run_at_other_rates_than_the_plain_run():
     task = tasks.create("minilm-classify", "smoke", None)
-    raised = policy_run("raised", "finetune", {"peak": 2, "stages": 1})
+    raised = policy_run("raised", "finetune", {"peak": 2, "layer_decay": 0.9, "stages": 1})
     assert resolved_options(raised, 8) == {"stages": 1}
     assert rates(raised, task) == [2 * rate for rate in rates(PLAIN, task)]
 
