@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -23,6 +23,7 @@
 #include "common/base/version.h"
 #include "common/graph/graph_proto.h"
 #include "controller/engine/engine.h"
+#include "controller/engine/message_frame.h"
 #include "controller/engine/sandbox.h"
 #include "egeria/engine/v1/engine.pb.h"
 
@@ -36,36 +37,23 @@ class Inbox {
  public:
   // False at the end, or where a message is cut off.
   bool Receive(google::protobuf::MessageLite* message) {
-    uint32_t size = 0;
-    if (!Fill(sizeof(size))) return false;
-    std::memcpy(&size, text_.data(), sizeof(size));
-    if (!Fill(sizeof(size) + size)) return false;
-    const bool parsed = message->ParseFromArray(text_.data() + sizeof(size), static_cast<int>(size));
-    text_.erase(0, sizeof(size) + size);
-    return parsed;
+    std::optional<std::string> found;
+    while (!(found = TakeFrame(&text_)).has_value()) {
+      char buffer[1 << 16];
+      const ssize_t got = read(kSocket, buffer, sizeof(buffer));
+      if (got == 0 || (got < 0 && errno != EINTR)) return false;
+      text_.append(buffer, static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    }
+    return message->ParseFromString(*found);
   }
 
  private:
-  // Reads until there are `size` bytes.
-  bool Fill(size_t size) {
-    while (text_.size() < size) {
-      const size_t before = text_.size();
-      text_.resize(std::max(size, before + kChunk));
-      const ssize_t got = read(kSocket, text_.data() + before, text_.size() - before);
-      text_.resize(before + static_cast<size_t>(std::max<ssize_t>(got, 0)));
-      if (got == 0 || (got < 0 && errno != EINTR)) return false;
-    }
-    return true;
-  }
-
-  static constexpr size_t kChunk = 4096;
   std::string text_;
 };
 
 bool Send(const google::protobuf::MessageLite& message) {
-  const auto size = static_cast<uint32_t>(message.ByteSizeLong());
-  std::string text(reinterpret_cast<const char*>(&size), sizeof(size));
-  message.AppendToString(&text);
+  std::string text;
+  AppendFrame(message, &text);
   for (size_t sent = 0; sent < text.size();) {
     const ssize_t wrote = write(kSocket, text.data() + sent, text.size() - sent);
     if (wrote < 0 && errno == EINTR) continue;

@@ -14,9 +14,8 @@ void BindToParent(pid_t parent, int first_closed);
 
 // Takes from this process, for ever, what computing with tensors does not need:
 // - Limits of the kernel: no new descriptors, no core, and `memory_bytes` of memory more than it has now.
-// - A filter of system calls: it may use memory, threads, clocks and the descriptors that it has. Every other call
-// gives
-//   EPERM: files, sockets, other processes, programs.
+// - A filter of system calls: it may use memory, threads, clocks and the descriptors that it has. Every other call, for
+//   files, sockets, other processes or programs, gives EPERM.
 // Returns why the filter is not in force, or nothing. Programs with a sanitizer get no limit of memory and no filter.
 std::string EnterSandbox(size_t memory_bytes);
 

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "controller/engine/message_frame.h"
 #include "controller/reference/thread_priority.h"
 
 namespace egeria::reference {
@@ -28,7 +30,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPoll(50);
 constexpr std::chrono::seconds kStartPatience(60);
-constexpr size_t kMaxReplyBytes = size_t{64} << 10;
+constexpr uint32_t kMaxReplyBytes = uint32_t{64} << 10;
 constexpr double kProgress = 1e-3;  // seconds of processor time
 
 template <typename... Args>
@@ -83,12 +85,6 @@ int SpawnWith(const std::string& program, int socket, int memory, pid_t* pid) {
   return error;
 }
 
-void Append(const google::protobuf::MessageLite& message, std::string* out) {
-  const auto size = static_cast<uint32_t>(message.ByteSizeLong());
-  out->append(reinterpret_cast<const char*>(&size), sizeof(size));
-  message.AppendToString(out);
-}
-
 }  // namespace
 
 absl::Status EngineProcess::Start() {
@@ -100,11 +96,10 @@ absl::Status EngineProcess::Start() {
   EGERIA_RETURN_IF_ERROR(Spawn());
   outgoing_.clear();
   incoming_.clear();
-  Append(options_.setup, &outgoing_);
+  AppendFrame(options_.setup, &outgoing_);
   waiting_ = 1;
   RestartClock();
-  std::string text;
-  EGERIA_RETURN_IF_ERROR(Exchange(/*starting=*/true, &text));
+  EGERIA_ASSIGN_OR_RETURN(const std::string text, Exchange(/*starting=*/true));
   engine::v1::Reply reply;
   if (!reply.ParseFromString(text) || reply.code() != 0 || reply.version() != Version()) {
     End("lost");
@@ -143,7 +138,7 @@ absl::Status EngineProcess::Spawn() {
 }
 
 void EngineProcess::Send(const engine::v1::Request& request) {
-  Append(request, &outgoing_);
+  AppendFrame(request, &outgoing_);
   if (waiting_++ == 0) RestartClock();
 }
 
@@ -154,21 +149,20 @@ void EngineProcess::RestartClock() {
 }
 
 absl::StatusOr<engine::v1::Reply> EngineProcess::Receive() {
-  std::string text;
-  EGERIA_RETURN_IF_ERROR(Exchange(/*starting=*/false, &text));
+  EGERIA_ASSIGN_OR_RETURN(const std::string text, Exchange(/*starting=*/false));
   engine::v1::Reply reply;
   if (reply.ParseFromString(text)) return reply;
   End("crash");
   return NamedError(absl::StatusCode::kInternal, "REFERENCE_CRASHED", "its process has answered what makes no sense");
 }
 
-// Moves bytes until there is a reply.
-absl::Status EngineProcess::Exchange(bool starting, std::string* reply) {
+// Moves bytes until there is a reply, and returns it as it has come.
+absl::StatusOr<std::string> EngineProcess::Exchange(bool starting) {
   while (true) {
-    if (TakeReply(reply)) {
+    if (std::optional<std::string> reply = TakeFrame(&incoming_, kMaxReplyBytes)) {
       --waiting_;
       RestartClock();
-      return absl::OkStatus();
+      return *std::move(reply);
     }
     if (options_.stopping()) {
       End("");
@@ -177,17 +171,6 @@ absl::Status EngineProcess::Exchange(bool starting, std::string* reply) {
     if (Clock::now() - checked_ >= kPoll) EGERIA_RETURN_IF_ERROR(CheckTime(starting));
     EGERIA_RETURN_IF_ERROR(TransferSome());
   }
-}
-
-bool EngineProcess::TakeReply(std::string* reply) {
-  uint32_t size = 0;
-  if (incoming_.size() < sizeof(size)) return false;
-  std::memcpy(&size, incoming_.data(), sizeof(size));
-  size = std::min<uint32_t>(size, kMaxReplyBytes);  // more makes no sense, and what is cut off cannot be parsed
-  if (incoming_.size() < sizeof(size) + size) return false;
-  *reply = incoming_.substr(sizeof(size), size);
-  incoming_.erase(0, sizeof(size) + size);
-  return true;
 }
 
 absl::Status EngineProcess::TransferSome() {

@@ -76,10 +76,9 @@ class EngineProcess {
   using Clock = std::chrono::steady_clock;
 
   absl::Status Spawn();
-  absl::Status Exchange(bool starting, std::string* reply);
+  absl::StatusOr<std::string> Exchange(bool starting);
   absl::Status CheckTime(bool starting);
   absl::Status TransferSome();
-  bool TakeReply(std::string* reply);
   void RestartClock();
   absl::Status Gone();
   // Kills and reaps the process, and counts its end unless `reason` is empty.
