@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import os
@@ -269,18 +270,9 @@ class Trainer:
         if self._job.cache is not None:
             of_ranks: list[Any] = [None] * self._world
             dist.all_gather_object(of_ranks, self.summary["cache"] or {})
-            self.cache = {
-                name: sum(counts.get(name, 0) for counts in of_ranks)
-                for name in (
-                    "passes",
-                    "passes_skipped",
-                    "passes_spared",
-                    "hits",
-                    "misses",
-                    "saved_seconds",
-                    "spent_seconds",
-                )
-            }
+            self.cache = collections.Counter()
+            for counts in of_ranks:
+                self.cache.update({name: value for name, value in counts.items() if isinstance(value, (int, float))})
 
 
 def nudge(network: nn.Module) -> None:
