@@ -23,8 +23,8 @@
 #include "common/base/version.h"
 #include "common/graph/graph_proto.h"
 #include "controller/engine/engine.h"
-#include "controller/engine/message_frame.h"
 #include "controller/engine/sandbox.h"
+#include "controller/reference/message_frame.h"
 #include "egeria/engine/v1/engine.pb.h"
 
 namespace egeria::reference {

@@ -22,7 +22,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
-#include "controller/engine/message_frame.h"
+#include "controller/reference/message_frame.h"
 #include "controller/reference/thread_priority.h"
 
 namespace egeria::reference {

@@ -1,5 +1,5 @@
-#ifndef EGERIA_CONTROLLER_ENGINE_MESSAGE_FRAME_H_
-#define EGERIA_CONTROLLER_ENGINE_MESSAGE_FRAME_H_
+#ifndef EGERIA_CONTROLLER_REFERENCE_MESSAGE_FRAME_H_
+#define EGERIA_CONTROLLER_REFERENCE_MESSAGE_FRAME_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -38,4 +38,4 @@ inline std::optional<std::string> TakeFrame(std::string* text,
 
 }  // namespace egeria::reference
 
-#endif  // EGERIA_CONTROLLER_ENGINE_MESSAGE_FRAME_H_
+#endif  // EGERIA_CONTROLLER_REFERENCE_MESSAGE_FRAME_H_
