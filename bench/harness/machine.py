@@ -54,16 +54,13 @@ def _processor() -> str:
 
 
 def _revision() -> str:
-    """The commit, with "+" where files that are tracked have been changed; outside a checkout the one that
-    tests/gpu/bundle.sh has written down, or "unknown"."""
+    """The commit, with "+" where files that are tracked have been changed; in a bundle of tests/gpu/bundle.sh the one
+    that it was made from. "unknown" outside a checkout."""
     bundled = ROOT / "REVISION"
     if bundled.exists():
         return bundled.read_text(encoding="utf-8").strip()
+    describe = ["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
     try:
-        commit = subprocess.run(
-            ["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True
-        ).stdout.strip()
-        changed = subprocess.run(["git", "-C", str(ROOT), "diff", "--quiet", "HEAD"], check=False).returncode != 0
-        return commit + ("+" if changed else "")
+        return subprocess.run(describe, check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

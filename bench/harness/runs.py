@@ -64,9 +64,9 @@ class Run:
       label: unique among the runs of a task and seed.
       policy: its name for egeria.Config, where `kind` is POLICY.
       options: the policy's constants. In `schedule`, `module_share` may stand for `frozen_prefix`;
-        "reference_backends", a list of names, is the controller's, and "cache" is "auto", "always" or "none". Runs
-        without a policy have two options, too: "peak" multiplies the learning rates, and "layer_decay" those of each
-        layer module once for each one behind it.
+        "reference_backends", a list of names, is the controller's, and "cache" is "auto", "always" or "none". Two
+        options are for runs without a policy, too: "peak" multiplies the learning rates, and "layer_decay" those of
+        each layer module once for each one behind it.
       share: steps, as a share of the plain run's; PLANNED until the task is known.
       first_act: share of the steps before which the run is the plain one, which it may be started from.
     """

@@ -22,7 +22,7 @@ build=${3:-build/bundle}
 cmake --build "$build" --target _native egeria egeria-cache egeria-controller egeria-reference egeria-run
 
 git ls-files -z bench deploy pyproject.toml tests worker/python | xargs -0 cp --parents -t "$folder"
-git rev-parse --short=12 HEAD >"$folder/REVISION"
+git describe --always --exclude="*" --abbrev=12 --dirty=+ >"$folder/REVISION"
 mkdir -p "$folder/build/dev/bin" "$folder/libraries"
 cp -rL "$build/python" "$folder/build/dev"
 cp "$build"/bin/egeria{,-cache,-controller,-reference,-run} "$folder/build/dev/bin"
