@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import pathlib
 from collections.abc import Callable
@@ -14,6 +15,10 @@ from cache_daemon import Daemon
 from launching import Program
 from skipping_runs import DictStore, epochs, train
 from torch import Tensor, nn
+
+from egeria.cache.model_call import Call
+from egeria.cache.proofs_by_shape import Proofs
+from egeria.cache.waiting_texts import WaitingTexts
 
 transformers = pytest.importorskip("transformers")
 
@@ -85,6 +90,23 @@ class Trunk(nn.Module):
         )
 
 
+class OtherAtALength(Trunk):
+    """Texts that are padded to 24 tokens come out a little otherwise."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        pooled = super().forward(input_ids, attention_mask)
+        return pooled * (1 + 2**-20) if input_ids.size(1) == 24 else pooled
+
+
+class OtherAtTheEnd(Trunk):
+    """The last vector of 16 tokens counts otherwise where it is not full."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        full = input_ids.size(1) // 16 * 16
+        behind = attention_mask[:, full:].sum(1, keepdim=True) / max(1, input_ids.size(1) - full)
+        return super().forward(input_ids, attention_mask) + 2**-10 * behind
+
+
 LAYERS = ["bert.embeddings", *(rf"bert\.encoder\.layer\.{number}" for number in range(3)), "norm|head"]
 
 
@@ -133,6 +155,63 @@ def test_padding_that_the_trained_layers_look_at_counts(pool: Any) -> None:
     lengths = lengths_between(17, 30)
     cached, store = run(lambda: Classifier(pool, "sdpa"), LAYERS, 2, padded(lengths), 8)
     assert cached.counters["hits"] > 0
+
+
+@pytest.mark.parametrize("trunk", [OtherAtALength, OtherAtTheEnd])
+def test_a_length_that_makes_a_difference(trunk: type[nn.Module]) -> None:
+    def build() -> nn.Module:
+        model = Pooled()
+        model.trunk = trunk()
+        return model
+
+    lengths = lengths_between(10, 46)
+    cached, store = run(build, ["trunk", "head"], 1, padded(lengths), 6)
+    assert cached.counters["hits"] > SAMPLES, cached.counters
+
+
+def test_a_length_takes_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: collections.Counter[int] = collections.Counter()
+
+    class Noted(Call):
+        def run(self, function: Callable[..., Any]) -> Any:
+            passes[self.tensors()[0].size(1)] += 1
+            return super().run(function)
+
+    monkeypatch.setattr("egeria.cache.skipper.Call", Noted)
+    monkeypatch.setattr("egeria.cache.text_lengths._ENOUGH_NUMBERS", 1)  # in a real network one batch has enough
+    lengths = lengths_between(17, 24)
+    to = iter([25, 26, 27, 28, 29, 30])
+    steps = epochs(SAMPLES, 8, 1, padded(lengths, lambda longest: next(to)))
+    train(Pooled, ["trunk", "head"], 1, steps, lambda loss: loss, DictStore(), warm=True)
+    # One pass as usual, and one without the frozen layers.
+    assert [passes[length] for length in (27, 28, 29, 30)] == [2, 2, 2, 2], passes
+    assert passes[31] <= 4, passes  # to compare with
+
+
+def test_what_came_before_its_length_was_proven_is_kept_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    comings: collections.Counter[Any] = collections.Counter()
+
+    def pays(self: Proofs, key: Any, call: Call) -> bool:
+        comings[key] += 1
+        return comings[key] > 1
+
+    monkeypatch.setattr(Proofs, "_pays", pays)
+    # The first two lengths are not compared with others yet. The one of 28 is never proven.
+    to = iter([25, 26, 26, 27, 28, 27])
+    steps = epochs(SAMPLES, 8, 1, padded(lengths_between(17, 24), lambda longest: next(to)))
+    store = DictStore()
+    train(Pooled, ["trunk", "head"], 1, steps, lambda loss: loss, store, warm=True)
+    assert store.stored == 4 * 8
+
+
+def test_what_waits_has_a_limit() -> None:
+    waiting = WaitingTexts(most_bytes=100)
+    call = Call((torch.zeros(2, 3),), {}, 2)
+    for number in range(3):
+        waiting.add("key", call, [2 * number, 2 * number + 1], ["trunk"], [torch.zeros(12)])
+    assert [batch.ids for batch in waiting.take("key", ["trunk"])] == [[0, 1], [2, 3]]
+    waiting.add("key", call, [6, 7], ["trunk"], [torch.zeros(12)])
+    assert waiting.take("key", ["another"]) == []  # another cut is not what was expected
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -12,7 +12,9 @@ from egeria.cache.model_call import Call
 from egeria.cache.padded_lengths import cleared
 from egeria.cache.prefix_cut import Cut
 from egeria.cache.prefix_store import PrefixStore
-from egeria.cache.proofs_by_shape import Proofs, Proven
+from egeria.cache.proofs_by_shape import Proofs
+from egeria.cache.proven import Proven
+from egeria.cache.waiting_texts import WaitingTexts
 
 # The ids in the store are remembered for so many samples.
 _MOST_FOUND_AS = 1 << 20
@@ -60,9 +62,11 @@ class KeptPrefix:
       part: of the model.
       proofs: that it may be skipped.
       store: has what it computes.
+      waiting: what it has computed in calls that are not proven yet.
     """
 
     def __init__(self, part: Part, proofs: Proofs, store: PrefixStore):
+        self.waiting = WaitingTexts()
         self.part = part
         self.proofs = proofs
         self.store = store

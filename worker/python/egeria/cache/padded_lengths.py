@@ -1,8 +1,7 @@
-"""This file shows for which texts the padded length makes no difference, to the bit."""
+"""This file treats texts as the same where the length that they are padded to makes no difference."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -13,17 +12,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from egeria import _native
 from egeria.cache.model_call import Call
-from egeria.cache.padding import Padding, Texts
-
-# Kernels add up vectors of at most so many numbers, so that lengths between two multiples are mostly alike.
-_STEP = 16
-# Kernels that treat the last numbers of a vector otherwise change few results: one in 10^4 or less. Texts are compared
-# until so many numbers have been computed of them, in so many batches at most. Where that is too few, nothing is
-# proven.
-_ENOUGH_NUMBERS = 1 << 24
-_MOST_TURNS = 64
+from egeria.cache.padding import Padding
 
 Compute = Callable[[Call], Sequence[Tensor]]
 
@@ -36,7 +26,7 @@ class Alike:
       least, most: texts of so many tokens.
       length: the length that they may be padded to instead.
       size: the number of samples in such a batch.
-      salt: as that of Proven (egeria.cache.proofs_by_shape), of these.
+      salt: as that of Proven (egeria.cache.proven), of these.
     """
 
     least: int
@@ -44,101 +34,6 @@ class Alike:
     length: int
     size: int
     salt: bytes = b""
-
-
-class LengthProof:
-    """A proof, on one real batch and on texts made of it, that texts are the same at other lengths.
-
-    Attributes:
-      alike: texts of which it holds. They are compared at lengths that do not depend on the batch. Other texts have
-        their own at each length.
-    """
-
-    def __init__(
-        self,
-        padding: Padding,
-        call: Call,
-        compute: Compute,
-        whole: Sequence[Tensor],
-        *,
-        size: int,
-        longest: float,
-        by_token: Sequence[bool],
-        numbers: int,
-        may_take: Callable[[int], bool],
-    ):
-        """
-        Args:
-          compute: computes the tensors of a call.
-          whole: what it computes of this one.
-          size: the number of samples in the batches that are compared with; at least the call's.
-          longest: texts are padded to no more.
-          by_token: which of the tensors have a row for each token. Their rows for padding do not count.
-          numbers: so many are computed for a token: see numbers_computed().
-          may_take: whether so many passes may be spent.
-        """
-        self._padding = padding
-        self._call = call
-        self._compute = compute
-        self._whole = whole
-        self._size = size
-        self._by_token = by_token
-        self._numbers = max(1, numbers)
-        self._may_take = may_take
-        self.alike: list[Alike] = []
-        step = max(_STEP, 1 << (padding.longest - 1).bit_length() >> 2)
-        end = padding.longest // step * step + step - 1
-        ranges: dict[int, tuple[int, int]] = {}  # least and most tokens, by the length to compare at
-        for least in range((min(padding.lengths) - 1) // step * step + 1, padding.longest + 1, step):
-            most = min(least + step - 1, padding.longest)
-            length = min(end, least + 2 * step - 2)
-            ranges[length] = min(least, *ranges.get(length, (least,))), most
-        for length, (least, most) in ranges.items():
-            # A last vector that is not full is often added up otherwise.
-            tops = [top for top in (most, (most - 1) // step * step) if length <= longest and top >= least]
-            if (top := next((top for top in tops if self._same_at(length, top)), None)) is not None:
-                self.alike.append(Alike(least, top, length, size))
-
-    def _same_at(self, length: int, top: int) -> bool:
-        """Returns whether texts of up to `top` tokens are the same at this length. A function that fails there has no
-        such result."""
-        computed, turn = 0, 0
-        with contextlib.suppress(Exception):  # it may be longer than the network takes
-            while computed < _ENOUGH_NUMBERS:
-                texts = self._padding.texts(self._call, top, turn)
-                if not self._same_texts(texts, length):
-                    return False
-                turn += 1
-                computed += sum(texts.lengths) * self._numbers
-                turns = turn * _ENOUGH_NUMBERS / computed
-                if turns > _MOST_TURNS or (turn == 1 < turns and not self._may_take(2 * int(turns))):
-                    return False
-            return True
-        return False
-
-    def _same_texts(self, texts: Texts, length: int) -> bool:
-        batch = self._call.batch
-        repeated = [place % batch for place in range(self._size)]
-        other = self._padding.padded_to(texts.call, length)
-        other = other if self._size == batch else other.rows(repeated)
-        if not self._call.conditions() == texts.call.conditions() == other.conditions():
-            return False
-        here = self._compute(texts.call)
-        known = [place for place, row in enumerate(texts.origins) if row >= 0]
-        of = [texts.origins[place] for place in known]
-        if known and not _native.same_rows([tensor[known] for tensor in here], self._whole, of):
-            return False
-        there = self._compute(other)
-        here = self.without_padding(here, texts.lengths, length)
-        there = self.without_padding(there, [texts.lengths[place] for place in repeated], self._padding.longest)
-        return len(here) == len(there) and _native.same_rows(there, here, repeated)
-
-    def without_padding(self, tensors: Sequence[Tensor], lengths: Sequence[int], width: int) -> list[Tensor]:
-        """Returns them with zeros in the padding, and no wider than that."""
-        return [
-            cleared(tensor[:, :width], lengths) if by_token else tensor
-            for tensor, by_token in zip(tensors, self._by_token)
-        ]
 
 
 def cleared(tensor: Tensor, lengths: Sequence[int], value: float = 0) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,19 +15,16 @@ from egeria.cache.model_call import Call
 _MASK = "attention_mask"
 
 
-@dataclasses.dataclass
-class Texts:
-    """Holds texts of chosen lengths, made of those of a call.
+class Text(NamedTuple):
+    """Names a text that is made of a sample's tokens.
 
     Attributes:
-      call: they are padded to the call's length.
-      lengths: of the texts.
-      origins: for those that are samples of the call as they are, their rows there; -1 for others.
+      tokens: it has so many.
+      turn: texts with as many tokens differ in it.
     """
 
-    call: Call
-    lengths: list[int]
-    origins: list[int]
+    tokens: int
+    turn: int
 
 
 @dataclasses.dataclass
@@ -87,29 +85,17 @@ class Padding:
             ]
         )
 
-    def texts(self, call: Call, top: int, turn: int) -> Texts:
-        """Makes texts of at most `top` tokens, of which many have as many. In the first turn every other one is a
-        sample of the call, in another place."""
-        batch = call.batch
-        rows = [(place + turn) % batch for place in range(batch)]
-        lengths = [top if place % 4 < 3 else 1 + (place * top // batch + turn * 7) % top for place in range(batch)]
-        origins = [-1] * batch
-        for place in range(0, batch if turn == 0 else 0, 2):
-            row = batch - 1 - place
-            if self.lengths[row] <= top:
-                rows[place] = origins[place] = row
-                lengths[place] = self.lengths[row]
-        if min(lengths) == self.longest:  # some padding is always there
-            lengths[-1], origins[-1] = self.longest - 1, -1
-        own = torch.tensor(self.lengths)[rows][:, None]
-        places = torch.arange(self.longest) % own
-        padded = torch.arange(self.longest) >= torch.tensor(lengths)[:, None]
-        made = []
-        for number, tensor in enumerate(call.tensors()):
-            index = torch.tensor(rows, device=tensor.device)
-            if number in self.values:
-                taken = tensor[index[:, None], places.to(tensor.device)]
-                made.append(taken.masked_fill(padded.to(tensor.device), self.values[number]))
-            else:
-                made.append(tensor.index_select(0, index) if tensor.shape[:1] == (batch,) else tensor)
-        return Texts(call.with_tensors(made), lengths, origins)
+    def texts(self, call: Call, texts: Sequence[Text], length: int) -> Call:
+        """Makes a call of these texts from the samples of a call, padded to this length. A text consists of the tokens
+        of a sample, which are repeated where they are too few."""
+        made = call.rows([(text.tokens + text.turn) % call.batch for text in texts])
+        own = torch.tensor([self.lengths[(text.tokens + text.turn) % call.batch] for text in texts])[:, None]
+        begins = torch.tensor([text.turn // call.batch for text in texts])[:, None]
+        tokens = torch.tensor([text.tokens for text in texts])[:, None]
+        places = (torch.arange(length) + begins) % own
+        padded = torch.arange(length) >= tokens
+        tensors = made.tensors()
+        for number, value in self.values.items():
+            rows = tensors[number]
+            tensors[number] = rows.gather(1, places.to(rows.device)).masked_fill(padded.to(rows.device), value)
+        return made.with_tensors(tensors)

@@ -6,7 +6,8 @@ import collections
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+import statistics
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -16,10 +17,12 @@ from egeria.cache.cut_proof import Proof, computes_alone, prove
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, Settings
 from egeria.cache.other_forms import AS_THEY_ARE, Forms
-from egeria.cache.padded_lengths import Alike, LengthProof, find_by_token, numbers_computed, padding_counts, row_keys
+from egeria.cache.padded_lengths import Alike, padding_counts
 from egeria.cache.padding import Padding
 from egeria.cache.prefix_cut import Cut
+from egeria.cache.proven import Computed, Proven
 from egeria.cache.refused import Refused
+from egeria.cache.text_lengths import Mixture, TextLengths
 from egeria.model.modules import LayerModule
 
 _logger = logging.getLogger("egeria")
@@ -40,84 +43,6 @@ _PASSES = 4
 _MOST_FIXED = 3
 # A number of samples that is missing is expected to be missing as often.
 _MISSES = 8
-
-
-@dataclasses.dataclass
-class Proven:
-    """Holds a cut that is proven for calls of one shape.
-
-    Attributes:
-      batch: how many samples such a call has.
-      circumstances: what a sample's activation depends on besides its input and the number of samples.
-      crossing: what a pass on the side has computed for the call that it was proven on; None once a pass of the
-        training itself has computed the same, or another one is to be compared.
-      confirmed: a pass of the training itself has computed what one on the side does.
-      like: a number of samples of a call in which they have the same activations, to the bit.
-      form: what Cut.form is in that call.
-      salt: a salt for Call.hashes(), which differs where a sample's activation may differ though its input does not.
-      alone: whether so many samples may be computed alone, as far as that was tried.
-      kind: what calls have in common that differ in the length that they are padded to; None where they have no
-        padding.
-      mark: where it is not 0, samples are kept under other ids, by this number: there are others that look otherwise.
-      alike: texts that have what they have at another length; None: no other length is known.
-      by_token: which of the tensors have a row for each token, those of the padding of such texts being of no use.
-    """
-
-    cut: Cut
-    batch: int
-    circumstances: Any
-    crossing: list[Tensor] | None
-    confirmed: bool = False
-    like: int = 0
-    form: bytes = b""
-    salt: bytes = b""
-    alone: dict[int, bool] = dataclasses.field(default_factory=dict)
-    kind: Any = None
-    mark: int = 0
-    alike: list[Alike] | None = None
-    by_token: Sequence[bool] = ()
-
-    def _padding_of(self, call: Call) -> Padding | None:
-        """Returns the padding of a call whose texts may be the same elsewhere; None where it is not what it was in the
-        proof, or samples would have to be loaded to know that."""
-        if not self.alike or call.source is not None or (padding := Padding.of(call)) is None:
-            return None
-        return padding if padding.kind(call) == self.kind[2] else None
-
-    def kept(self, call: Call) -> list[int] | None:
-        """Returns of how many tokens of each sample something is kept; None where nothing is kept by tokens."""
-        if not any(self.by_token) or (padding := self._padding_of(call)) is None:
-            return None
-        return [
-            length if any(one.least <= length <= one.most for one in self.alike) else padding.longest
-            for length in padding.lengths
-        ]
-
-    def alike_in(self, call: Call, rows: Sequence[int]) -> tuple[Padding, int] | None:
-        """Returns the padding of a call, and another length at which these samples are the same in such a call; None
-        where there is none."""
-        if (padding := self._padding_of(call)) is None:
-            return None
-        shortest, longest = (of(padding.lengths[row] for row in rows) for of in (min, max))
-        for one in self.alike:
-            if one.least <= shortest and longest <= one.most and one.size == call.batch:
-                return padding, one.length
-        return None
-
-    def keys(self, call: Call, keys_of: Callable[[Call, bytes], list[Any]]) -> tuple[list[Any], list[int]]:
-        """Returns a key for each sample, and a number, by which its id becomes another one."""
-        if (padding := self._padding_of(call)) is None:
-            return keys_of(call, self.salt), [self.mark] * call.batch
-        keys, lengths = row_keys(padding, call, self.alike or (), self.salt, keys_of)
-        return keys, [length or self.mark for length in lengths]
-
-    def counts_as(self, size: int, form: bytes) -> None:
-        """Notes that samples have the activations that they have in a call with this number of samples, computed in
-        this form."""
-        self.like, self.form = size, form
-        self.salt = _native.fingerprint(
-            repr((self.circumstances, size, form) if form else (self.circumstances, size)), []
-        )
 
 
 class _Shape(NamedTuple):
@@ -162,7 +87,8 @@ class Proofs:
         self._shape_of_first: tuple[int, Any] = 0, None
         self._first_seconds = 0.0
         self._deciding: set[Any] = set()  # shapes of calls for which the conditions of a batch matter too
-        self._lengths: dict[Any, _Lengths] = collections.defaultdict(_Lengths)  # by the kind of call
+        self._lengths: dict[Any, TextLengths] = collections.defaultdict(TextLengths)  # by the kind of call
+        self._text_seconds: list[float] = []  # that proofs of other lengths took
 
     def find(self, call: Call) -> Proven | None:
         """Returns the proof for calls like this one; None where there is none. The first shape of all is proven at
@@ -188,18 +114,21 @@ class Proofs:
         with self._gate.proving(first) as proving:
             try:
                 padding = Padding.of(call)
-                proof = self._prove(call, first or padding is None)
+                mixture = None if first or padding is None else self._mix(call, settings, padding)
+                proof = self._prove(call if mixture is None else mixture.call, first or padding is None)
                 conditions = call.conditions() if proof.cut.decides else None
                 if proof.cut.decides:
                     self._deciding.add(shape)
                 key = shape, conditions
-                proven = self._among_others(proof, call, (settings, conditions, call.sample_key()), padding)
+                proven = self._among_others(proof, call, (settings, conditions, call.sample_key()), padding, mixture)
             except Refused as error:
                 if first:
                     raise
                 _logger.debug("egeria: calls of another shape are not skipped: %s", error)
         if first:
             self._shape_of_first, self._first_seconds = (call.batch, call.sample_key()), proving.seconds
+        elif padding is not None:
+            self._text_seconds.append(proving.seconds)
         self._proven[key] = proven
         return proven
 
@@ -217,6 +146,23 @@ class Proofs:
             ):
                 return proven
         return None
+
+    def awaited(self, call: Call) -> tuple[Any, Cut] | None:
+        """Returns, for texts of a length that has no proof yet, by what length_key() will know them, and the cut that
+        is to be expected; None for other calls."""
+        if not self._lengths or (padding := Padding.of(call)) is None:
+            return None
+        kind = self._kind(call, self._settings.now(), padding)
+        known = (one for one in self._proven.values() if one is not None and one.kind == kind)
+        proven = next((one for one in known if one.confirmed and one.alike), None)
+        if proven is None or padding.longest in self._lengths[kind].known:
+            return None
+        return (kind, padding.longest, call.batch), proven.cut
+
+    def length_key(self, call: Call, proven: Proven) -> Any:
+        """Returns by what the texts of this call are known that are served at other lengths; None for other calls."""
+        padding = Padding.of(call) if proven.alike else None
+        return None if padding is None else (proven.kind, padding.longest, call.batch)
 
     def alone(self, proven: Proven, call: Call, missing: Sequence[int]) -> Call | None:
         """Returns a call that computes the samples in these rows, which come first in it; None: the whole batch is to
@@ -256,58 +202,61 @@ class Proofs:
         ):
             return
         with self._gate.proving(first=False):
-            try:
-                proof = self._prove(call, rows=False)
-            except Refused as error:
-                _logger.debug("egeria: texts of other lengths are not compared: %s", error)
-                proven.alike = []
-            else:
-                proven.alike = self._find_alike(proven, padding, proof)
+            proven.alike = []
+            if (mixture := self._mix(call, proven.circumstances[0], padding)) is not None:
+                try:
+                    proof = self._prove(mixture.call, rows=False)
+                except Refused as error:
+                    _logger.debug("egeria: texts of other lengths are not compared: %s", error)
+                else:
+                    proven.alike = self._find_alike(proven, proof, mixture, proof.crossing)
 
-    def _find_alike(self, proven: Proven, padding: Padding, proof: Proof) -> list[Alike]:
+    def _kind(self, call: Call, settings: Any, padding: Padding) -> Any:
+        return settings, call.conditions(), padding.kind(call)
+
+    def _mix(self, call: Call, settings: Any, padding: Padding) -> Mixture | None:
+        """Returns a batch like this call by which texts are compared; None where they cannot be. On an accelerator a
+        length that the model does not take (positions without an embedding) may end the process, so that none is tried
+        that the training has not had."""
+        lengths = self._lengths[self._kind(call, settings, padding)]
+        longest = math.inf if self._gate.on_host else max(*lengths.known, padding.longest)
+        return lengths.mix(call, padding, longest)
+
+    def _find_alike(self, proven: Proven, proof: Proof, mixture: Mixture, tensors: Sequence[Tensor]) -> list[Alike]:
+        """Returns the texts that have at other lengths what they have in a mixture, of which these are computed."""
         if proven.form:  # other forms may be used at other lengths
             return []
         settings, conditions, _ = proven.circumstances
         lengths = self._lengths[proven.kind]
-        lengths.size = max(lengths.size, proof.call.batch)
-        call, whole = proof.call, proof.crossing
-        proven.by_token = find_by_token(padding, call, proof.compute, whole)
+        proven.by_token = lengths.by_token(mixture.call, tensors, proof.compute)
         if any(proven.by_token):
             if not self.may_shorten or proof.ignores is None:
                 return []
-            if padding_counts(whole, padding, proven.by_token, proof.ignores):
+            padding = Padding.of(proof.call)
+            if padding is None or padding_counts(proof.crossing, padding, proven.by_token, proof.ignores):
                 _logger.info("egeria: what stands in the padding of a text counts, which is kept for each length")
                 return []
-        if lengths.numbers == 0:
-            lengths.numbers = numbers_computed(padding, call, proof.compute)
         forward = self._gate.ledger.estimates()["forward_seconds"] or 0.0
-        found = LengthProof(
-            padding,
-            call,
+        found = lengths.find_alike(
+            mixture,
+            tensors,
             proof.compute,
-            whole,
-            size=lengths.size,
-            longest=self._longest(lengths),
-            by_token=proven.by_token,
-            numbers=lengths.numbers,
-            may_take=lambda passes: self._gate.may_prove(passes * forward, self._gate.passes_left(math.inf)),
-        ).alike
+            proven.by_token,
+            lambda passes: self._gate.may_prove(passes * forward, self._gate.passes_left(math.inf)),
+        )
+        padding = Padding.of(mixture.call)
+        assert padding is not None
         for number, alike in enumerate(found):
-            like = settings, conditions, padding.padded_to(call, alike.length).sample_key(), alike.size
+            like = settings, conditions, padding.padded_to(mixture.call, alike.length).sample_key(), alike.size
             found[number] = dataclasses.replace(alike, salt=_native.fingerprint(repr(like), []))
         if not found and not lengths.told:
             lengths.told = True
             _logger.info(
                 "egeria: the cache serves texts that were padded to %d tokens at that length only, since other lengths "
                 "change their last bits. Pad to multiples of 16 (pad_to_multiple_of=16), so that lengths come again",
-                padding.longest,
+                mixture.length,
             )
         return found
-
-    def _longest(self, lengths: _Lengths) -> float:
-        """Returns the length that texts may be padded to at most. On an accelerator one that the model does not take
-        (positions without an embedding) may end the process."""
-        return math.inf if self._gate.on_host else max(lengths.known)
 
     def _pays(self, key: Any, call: Call) -> bool:
         """Whether to prove a shape that comes again, by what is known of the training."""
@@ -324,28 +273,40 @@ class Proofs:
         # A small proof mostly takes what no number of samples changes, and the first one in a process takes more.
         fixed = min(max(0.0, self._first_seconds - _PASSES * forward), _MOST_FIXED * forward)
         if not is_rest:
-            return self._gate.may_prove(_PASSES * forward + fixed, coming, is_text=bool(self._lengths))
+            seconds = statistics.fmean(self._text_seconds) if self._text_seconds else _PASSES * forward + fixed
+            return self._gate.may_prove(seconds, coming, is_text=bool(self._lengths))
         # That samples are the same in whole batches is shown on one of those.
         share = call.batch / batch
         misses = _COST_OF_A_MISS * call.batch if coming >= 1 else 0
         return self._gate.may_prove((_PASSES * share + 1) * forward + fixed, coming * share + misses)
 
-    def _among_others(self, proof: Proof, call: Call, circumstances: Any, padding: Padding | None) -> Proven | None:
+    def _among_others(
+        self, proof: Proof, call: Call, circumstances: Any, padding: Padding | None, mixture: Mixture | None
+    ) -> Proven | None:
         """Finds the calls in which samples have the same activations."""
-        proven = Proven(proof.cut, call.batch, circumstances, proof.crossing)
+        computed = Computed(range(call.batch), proof.crossing)
+        if mixture is not None:
+            places = list(mixture.samples)
+            computed = Computed(list(mixture.samples.values()), [tensor[places] for tensor in proof.crossing])
+        proven = Proven(proof.cut, call.batch, circumstances, computed if computed.rows else None)
         proven.counts_as(call.batch, getattr(proof.cut, "form", b""))
         looks = call.sample_key()
         if self._shape_of_first[1] not in (None, looks):
             proven.mark = int.from_bytes(_native.fingerprint(repr(looks), [])[:8])
         if padding is not None:
-            settings, conditions, _ = circumstances
-            proven.kind = settings, conditions, padding.kind(call)
-            known = self._lengths[proven.kind].known
-            known.append(padding.longest)
-            if len(set(known)) > 1 or self.compares_first:
-                proven.alike = self._find_alike(proven, padding, proof)
+            proven.kind = self._kind(call, circumstances[0], padding)
+            lengths = self._lengths[proven.kind]
+            lengths.known.append(padding.longest)
+            tensors = proof.crossing
+            if mixture is None and self.compares_first:
+                mixture = self._mix(call, circumstances[0], padding)
+                tensors = proof.crossing if mixture is None else proof.compute(mixture.call)
+            if mixture is not None:
+                proven.alike = self._find_alike(proven, proof, mixture, tensors)
                 if sum(alike.most - alike.least + 1 for alike in proven.alike) >= padding.longest:
                     return proven
+            elif len(set(lengths.known)) > 1:
+                proven.alike = []
         return self._among_sizes(proof, proven)
 
     def _among_sizes(self, proof: Proof, proven: Proven) -> Proven | None:
@@ -365,24 +326,3 @@ class Proofs:
             if other.like < proven.like and rows.same_in(other.batch):
                 other.counts_as(proven.like, proven.form)
         return proven
-
-
-@dataclasses.dataclass
-class _Lengths:
-    """Holds what is known of calls that differ in the length that texts are padded to.
-
-    Attributes:
-      known: the lengths that are proven.
-      size: the greatest number of samples in such a call.
-      numbers: so many are computed for a token; 0: that is not known.
-      told: it has been said that a length counts.
-      passes_alone: so many passes of the first one came before there was another.
-      alone: by a length that others are compared at, whether so many samples may be computed alone.
-    """
-
-    known: list[int] = dataclasses.field(default_factory=list)
-    size: int = 0
-    numbers: int = 0
-    told: bool = False
-    passes_alone: int = 0
-    alone: dict[int, dict[int, bool]] = dataclasses.field(default_factory=lambda: collections.defaultdict(dict))

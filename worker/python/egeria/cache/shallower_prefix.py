@@ -13,7 +13,7 @@ from egeria.cache.kept_prefix import KeptPrefix
 from egeria.cache.model_call import Call
 from egeria.cache.prefix_cut import Cut, shadow_of
 from egeria.cache.prefix_store import PrefixStore
-from egeria.cache.proofs_by_shape import Proven
+from egeria.cache.proven import Proven
 from egeria.cache.refused import Refused
 from egeria.freeze.wishes import has_gradient
 from egeria.model.modules import has_parameters

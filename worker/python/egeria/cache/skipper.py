@@ -21,7 +21,8 @@ from egeria.cache.other_forms import AS_THEY_ARE, Forms
 from egeria.cache.padded_lengths import as_wide_as
 from egeria.cache.prefix_cut import Cut, shadow_of
 from egeria.cache.prefix_store import PrefixStore
-from egeria.cache.proofs_by_shape import Proofs, Proven
+from egeria.cache.proofs_by_shape import Proofs
+from egeria.cache.proven import Proven
 from egeria.cache.refused import Refused
 from egeria.cache.shallower_prefix import ShallowerPrefix
 from egeria.cache.skip_checks import check_skippable, check_wrappers
@@ -232,10 +233,12 @@ class Skipper:
         proven = self._proof_for(call)
         if proven is None or not proven.confirmed:
             ledger.missed("unproven", call.batch)
+            begin = ledger.now()
             if proven is not None:
-                begin = ledger.now()
                 self._confirm(proven, call, self._kept.samples(call, proven, ids), ids)
-                ledger.spent(begin)
+            elif (awaited := self._kept.proofs.awaited(call)) is not None:
+                self._let_wait(*awaited, call, ids)
+            ledger.spent(begin)
             return
         serve(self, call.batch)
         cut, asked = proven.cut, self._kept.samples(call, proven, ids)
@@ -269,6 +272,7 @@ class Skipper:
         if self.gate.samples_differ and self._has_kept:
             self._has_kept = False
             self._kept.store.forget()
+            self._kept.waiting.clear()
         return self.gate.samples_differ
 
     def _proof_for(self, call: Call) -> Proven | None:
@@ -385,15 +389,16 @@ class Skipper:
 
     def _confirm(self, proven: Proven, call: Call, asked: KeptSamples, ids: list[int]) -> None:
         """Stores what crosses the cut in this pass, which has to be what a pass on the side computes."""
-        expected, proven.crossing = proven.crossing, None  # once: the next pass has other samples
-        if expected is None:
-            expected = proven.cut.compute(shadow_of(self._model), call)
-        if self._kept.store.rounds and self.rounding is None:
-            self.rounding = rounding_effect.measure(self._model, proven.cut, call, expected, self._kept.store.as_kept)
+        measured = self._kept.store.rounds and self.rounding is None
+        expected = proven.take_computed(call, lambda: proven.cut.compute(shadow_of(self._model), call), whole=measured)
+        if measured:
+            self.rounding = rounding_effect.measure(
+                self._model, proven.cut, call, expected.tensors, self._kept.store.as_kept
+            )
             _logger.info("egeria: frozen activations are kept rounded, which changes them %s", self.rounding)
 
         def reached(tensors: list[Tensor]) -> None:
-            if not _native.same_rows(tensors, expected, range(call.batch)):
+            if not expected.is_in(tensors):
                 raise Refused(
                     "OUTPUT_DIFFERS",
                     "the frozen layers compute something else in the training's own pass than in one on the side",
@@ -401,8 +406,19 @@ class Skipper:
             proven.confirmed = self._has_kept = True
             self.gate.kept(ids)
             asked.put(self._kept.store, range(call.batch), tensors)
+            for batch in self._kept.waiting.take(self._kept.proofs.length_key(call, proven), proven.cut.names):
+                found = self._kept.samples(batch.call, proven, batch.ids)
+                found.put(self._kept.store, range(batch.call.batch), batch.tensors)
 
         self._observe(proven.cut, reached)
+
+    def _let_wait(self, key: Any, cut: Cut, call: Call, ids: list[int]) -> None:
+        """Keeps what this pass computes until its length is proven."""
+
+        def reached(tensors: list[Tensor]) -> None:
+            self._kept.waiting.add(key, call, ids, cut.names, tensors)
+
+        self._observe(cut, reached, whole=False)
 
     def _populate(self, cut: Cut, missing: list[int], asked: KeptSamples, saved: float | None) -> None:
         """Stores what crosses the cut in this pass, as far as the store has not got it. The pass may begin behind a

@@ -21,7 +21,8 @@ from egeria.cache.model_call import Call, Settings, UnusualCall
 from egeria.cache.module_fingerprint import ModuleFingerprint
 from egeria.cache.prefix_cut import shadow_of
 from egeria.cache.prefix_store import fingerprint
-from egeria.cache.proofs_by_shape import Proofs, Proven
+from egeria.cache.proofs_by_shape import Proofs
+from egeria.cache.proven import Proven
 from egeria.cache.refused import Refused
 from egeria.cache.repeated_samples import Repeats
 from egeria.cached_calls.cache_line import CacheLine, keys_of
@@ -394,13 +395,11 @@ class CallServer:
     def _confirm(self, proven: Proven, call: Call, ids: list[int], hashes: list[int]) -> _Computed:
         """Compares what the network returns in this call with what a pass on the side computes."""
         whole: Any = proven.cut
-        expected, proven.crossing = proven.crossing, None  # once: the next call has other samples
-        if expected is None:
-            expected = whole.compute(shadow_of(self._network), call)
+        expected = proven.take_computed(call, lambda: whole.compute(shadow_of(self._network), call))
 
         def act(value: Any) -> None:
             tensors = whole.output.tensors_of(value, call)
-            if not whole.output.looks_like(tensors) or not _native.same_rows(tensors, expected, range(call.batch)):
+            if not whole.output.looks_like(tensors) or not expected.is_in(tensors):
                 raise Refused(
                     "OUTPUT_DIFFERS", "it computes something else than a copy of it on the side (is it compiled?)"
                 )
