@@ -55,10 +55,8 @@ def readme_rows(out: pathlib.Path) -> list[str]:
 
 
 def _saved(value: Mapping[str, Any], rounds: int) -> str:
-    """A share that is left of the plain time as the percents that were saved."""
-    median, least, most = (
-        None if value[key] is None else 100 * (1 - value[key]) for key in ("median", "least", "most")
-    )
+    """The percents that are left of the plain time as those that were saved."""
+    median, least, most = (None if value[key] is None else 100 - value[key] for key in ("median", "least", "most"))
     return f"{median:.0f} %" + ("" if least is None else f" ({most:.0f} to {least:.0f} in {rounds} rounds)")
 
 

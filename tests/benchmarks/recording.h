@@ -15,8 +15,9 @@ namespace egeria::testing {
 // Not thread-safe. recording.py is the same for programs in Python.
 class Recording {
  public:
-  // `program` is the benchmark's path from the root of the repository.
-  explicit Recording(std::string program) : program_(std::move(program)) {}
+  // `program` is the benchmark's path from the root of the repository, `subject` the heading of the first column.
+  explicit Recording(std::string program, std::string subject = "what")
+      : program_(std::move(program)), subject_(std::move(subject)) {}
 
   // Adds a cell: the median of the rounds' values, with the least and the most where there are several.
   void Add(const std::string& what, std::vector<double> values, const std::string& unit,
@@ -38,7 +39,7 @@ class Recording {
   void Write(const std::string& file, int rounds) const {
     if (file.empty()) return;
     const nlohmann::ordered_json record = {{"program", program_}, {"arguments", ""},   {"machine", Machine()},
-                                           {"rounds", rounds},    {"subject", "what"}, {"rows", rows_}};
+                                           {"rounds", rounds},    {"subject", subject_}, {"rows", rows_}};
     std::ofstream(file) << record.dump(1) << "\n";
   }
 
@@ -52,6 +53,7 @@ class Recording {
   }
 
   const std::string program_;
+  const std::string subject_;
   nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
 };
 

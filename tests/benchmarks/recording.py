@@ -45,7 +45,8 @@ class Recording:
         self._rows.setdefault(what, {})[column] = cell
 
     def write(self, file: pathlib.Path | None, rounds: int) -> None:
-        """Writes the record, or nothing without a file. Folders of this machine are left out."""
+        """Writes the record, or nothing without a file. Folders of this machine are left out. What a record in that
+        file says of its row in the README stays."""
         if file is None:
             return
         arguments = [argument for argument in sys.argv[1:] if argument not in ("--record", str(file))]
@@ -59,6 +60,8 @@ class Recording:
             "subject": self._subject,
             "rows": [{"what": what, "values": values} for what, values in self._rows.items()],
         }
+        before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        record.update({name: value for name, value in before.items() if name == "readme"})
         file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -29,7 +29,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tests")]
 
-from benchmarks.recording import Recording, add_record_option
+from benchmarks.recording import Recording, add_record_option, percents
 from benchmarks.two_ranks import run_two_ranks
 
 BY_SCRIPT = ("script", "unloaded")
@@ -173,12 +173,13 @@ def main() -> int:
         ratios = [[cost(runs[form], e) / cost(runs["plain"], e) for runs in rounds] for e in range(arguments.epochs)]
         print(f"  {form:9}", "  ".join(spread(values) for values in ratios))
         for epoch, values in enumerate(ratios, 1):
-            recording.add(form, values, column=f"epoch {epoch}")
-    recording.write(arguments.record, arguments.rounds)
+            recording.add(form, percents(values), "%", column=f"epoch {epoch}")
     later = range(2, arguments.epochs) if "features" in forms else ()
     for form in [form for form in BY_SCRIPT if form in forms and later]:
         ratios = [cost(runs[form], epoch) / cost(runs["features"], epoch) for runs in rounds for epoch in later]
         print(f"{form}: the third epoch and later ones over the loop on features:", spread(ratios))
+        recording.add(form, ratios, "times", "later epochs, of the loop on features")
+    recording.write(arguments.record, arguments.rounds)
     if cache := rounds[-1].get("script", [{}])[0].get("cache"):
         print(
             f"The cache, in the last round: {cache['passes_skipped']} of {cache['passes']} passes skipped, "

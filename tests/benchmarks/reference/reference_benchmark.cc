@@ -10,9 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,12 +19,13 @@
 #include "common/plasticity/sp_loss.h"
 #include "common/reference/reference_module.h"
 #include "common/reference/tensor_bridge.h"
+#include "tests/benchmarks/recording.h"
 #include "tests/support/reference_graphs.h"
 
 namespace egeria::reference {
 namespace {
 
-using Json = nlohmann::json;
+using testing::Recording;
 using testing::SampleModule;
 
 struct Options {
@@ -34,7 +33,8 @@ struct Options {
   int rounds = 15;
   int threads = 1;
   std::string only;
-  std::string json;
+  std::string record;
+  std::string record_of_distances;
 };
 
 struct Spread {
@@ -45,8 +45,6 @@ Spread SpreadOf(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return {values.front(), values[values.size() / 2], values.back()};
 }
-
-Json ToJson(const Spread& spread) { return {{"min", spread.low}, {"median", spread.median}, {"max", spread.high}}; }
 
 double Milliseconds(const std::function<void()>& body) {
   const auto start = std::chrono::steady_clock::now();
@@ -77,34 +75,30 @@ std::vector<double> Ratios(const std::vector<double>& slow, const std::vector<do
   return ratios;
 }
 
-Json Report(const std::string& module, const std::vector<Candidate>& candidates) {
-  Json entries = Json::array();
+void Report(const std::string& module, const std::vector<Candidate>& candidates, Recording& recording) {
   const auto find = [&](const char* name) {
     const auto found = std::find_if(candidates.begin(), candidates.end(),
                                     [&](const Candidate& c) { return c.backend->name() == name; });
     return found == candidates.end() ? &candidates.front() : &*found;
   };
   for (const Candidate& candidate : candidates) {
-    const Spread time = SpreadOf(candidate.ms);
-    const Spread over_eager = SpreadOf(Ratios(find("aten")->ms, candidate.ms));
-    const Spread over_prepacked = SpreadOf(Ratios(find("prepacked")->ms, candidate.ms));
+    const std::vector<double> eager_ratios = Ratios(find("aten")->ms, candidate.ms);
+    const std::vector<double> prepacked_ratios = Ratios(find("prepacked")->ms, candidate.ms);
+    const Spread time = SpreadOf(candidate.ms), over_eager = SpreadOf(eager_ratios);
+    const Spread over_prepacked = SpreadOf(prepacked_ratios);
     std::printf("%-30s %-18s %9.2f ms   x%5.2f [%5.2f %5.2f]   x%5.2f [%5.2f %5.2f]   %8.1e   %7.1f ms\n",
                 module.c_str(), candidate.backend->name().c_str(), time.median, over_eager.median, over_eager.low,
                 over_eager.high, over_prepacked.median, over_prepacked.low, over_prepacked.high, candidate.noise,
                 candidate.pack_ms);
-    entries.push_back({{"module", module},
-                       {"backend", candidate.backend->name()},
-                       {"milliseconds", ToJson(time)},
-                       {"speed_over_eager", ToJson(over_eager)},
-                       {"speed_over_prepacked", ToJson(over_prepacked)},
-                       {"noise", candidate.noise},
-                       {"pack_milliseconds", candidate.pack_ms}});
+    const std::string what = module + ", " + candidate.backend->name();
+    recording.Add(what, candidate.ms, "ms", "a pass");
+    recording.Add(what, eager_ratios, "times", "speed over float32 eager");
+    recording.Add(what, prepacked_ratios, "times", "speed over float32 with prepacked weights");
   }
   std::fflush(stdout);
-  return entries;
 }
 
-Json BenchmarkModule(const SampleModule& module, const Options& options) {
+void BenchmarkModule(const SampleModule& module, const Options& options, Recording& recording) {
   const c10::InferenceMode inference;
   auto reference = ReferenceModule::Create(module.graph);
   if (!reference.ok()) throw std::runtime_error(reference.status().ToString());
@@ -136,13 +130,12 @@ Json BenchmarkModule(const SampleModule& module, const Options& options) {
       candidate.ms.push_back(Milliseconds([&] { run(*candidate.backend); }));
     }
   }
-  return Report(module.name, candidates);
+  Report(module.name, candidates, recording);
 }
 
 // The Gram matrix of b x d rows, and the SP loss of two of them.
-Json BenchmarkLoss(const Options& options) {
+void BenchmarkLoss(const Options& options, Recording& recording) {
   const c10::InferenceMode inference;
-  Json entries = Json::array();
   for (const int64_t width : {4096, 65536, 802816}) {
     const at::Tensor rows = at::randn({options.batch, width});
     const at::Tensor gram = GramMatrix(rows), other = GramMatrix(at::randn({options.batch, width}));
@@ -154,9 +147,10 @@ Json BenchmarkLoss(const Options& options) {
     const Spread a = SpreadOf(gram_ms), b = SpreadOf(loss_ms);
     std::printf("Gram matrix of %ld x %-7ld %8.3f ms [%.3f %.3f]   SP loss %.4f ms [%.4f %.4f]\n", options.batch, width,
                 a.median, a.low, a.high, b.median, b.low, b.high);
-    entries.push_back({{"width", width}, {"gram_milliseconds", ToJson(a)}, {"sp_loss_milliseconds", ToJson(b)}});
+    const std::string what = std::to_string(options.batch) + " x " + std::to_string(width);
+    recording.Add(what, gram_ms, "ms", "Gram matrix");
+    recording.Add(what, loss_ms, "ms", "SP loss of two such matrices");
   }
-  return entries;
 }
 
 int Main(int argc, char** argv) {
@@ -168,7 +162,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--threads", options.threads, "intra-op threads")->check(CLI::Range(1, 256))->capture_default_str();
   app.add_option("--only", options.only, "only modules whose name contains this");
-  app.add_option("--json", options.json, "also write the results to this file");
+  app.add_option("--record", options.record, "file that what was measured is written to, for docs/results/measured");
+  app.add_option("--record-distances", options.record_of_distances, "the same for Gram matrices and SP losses");
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(options.threads);
 
@@ -187,17 +182,18 @@ int Main(int argc, char** argv) {
               options.threads, options.rounds);
   std::printf("%-30s %-18s %12s   %-22s %-22s %-10s %s\n", "module", "backend", "median", "over float32 eager",
               "over prepacked", "noise", "pack + first run");
-  Json results = {{"batch", options.batch}, {"threads", options.threads}, {"rounds", options.rounds}};
-  results["modules"] = Json::array();
+  Recording recording("build/dev/benchmarks/reference_benchmark", "module and backend");
   for (const auto& [name, make] : modules) {
     if (name.find(options.only) == std::string::npos) continue;
     SampleModule module = make();
     module.name = name;
-    for (const Json& entry : BenchmarkModule(module, options)) results["modules"].push_back(entry);
+    BenchmarkModule(module, options, recording);
   }
   std::printf("\n");
-  results["loss"] = BenchmarkLoss(options);
-  if (!options.json.empty()) std::ofstream(options.json) << results.dump(2) << "\n";
+  Recording distances("build/dev/benchmarks/reference_benchmark", "activations");
+  BenchmarkLoss(options, distances);
+  recording.Write(options.record, options.rounds);
+  distances.Write(options.record_of_distances, options.rounds);
   return 0;
 }
 
