@@ -38,7 +38,7 @@ class Recording {
   // Writes the record, or nothing for an empty `file`.
   void Write(const std::string& file, int rounds) const {
     if (file.empty()) return;
-    const nlohmann::ordered_json record = {{"program", program_}, {"arguments", ""},   {"machine", Machine()},
+    const nlohmann::ordered_json record = {{"program", program_}, {"arguments", ""},     {"machine", Machine()},
                                            {"rounds", rounds},    {"subject", subject_}, {"rows", rows_}};
     std::ofstream(file) << record.dump(1) << "\n";
   }

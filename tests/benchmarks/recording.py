@@ -45,8 +45,8 @@ class Recording:
         self._rows.setdefault(what, {})[column] = cell
 
     def write(self, file: pathlib.Path | None, rounds: int) -> None:
-        """Writes the record, or nothing without a file. Folders of this machine are left out. What a record in that
-        file says of its row in the README stays."""
+        """Writes the record, or nothing without a file. Folders of this machine are left out. An older record in
+        that file may describe a row of the README, which stays."""
         if file is None:
             return
         arguments = [argument for argument in sys.argv[1:] if argument not in ("--record", str(file))]

@@ -21,7 +21,7 @@ _ENOUGH_NUMBERS = 1 << 24
 _MOST_TURNS = 64
 # So many texts of a range are compared at least.
 _FEWEST_TEXTS = 2
-# Of the places in a batch, one in so many has a sample, and the others have texts.
+# One place of so many in a batch has a sample, and the others have texts.
 _PLACES = 4
 
 
