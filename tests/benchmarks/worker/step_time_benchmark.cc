@@ -94,13 +94,13 @@ void BenchmarkSteps(int rounds, int steps) {
       milliseconds[prefix] = run_steps(steps);
     }
     plain.push_back(milliseconds[0]);
-    for (int prefix : prefixes) ratios[prefix].push_back(milliseconds[prefix] / milliseconds[0]);
+    for (int prefix : prefixes) ratios[prefix].push_back(100 * milliseconds[prefix] / milliseconds[0]);
   }
   Print("step, nothing frozen", plain, "ms");
   for (int prefix : prefixes) {
     if (prefix == 0) continue;
     const std::string what = "step, " + std::to_string(prefix) + " of 28 blocks frozen / nothing frozen";
-    Print(what.c_str(), ratios[prefix], "");
+    Print(what.c_str(), ratios[prefix], "%");
   }
   EGERIA_CHECK(session->Stop(true).ok());
 }
