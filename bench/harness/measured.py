@@ -38,8 +38,8 @@ def pages(out: pathlib.Path) -> dict[pathlib.Path, str]:
 def readme_rows(out: pathlib.Path) -> list[str]:
     """Rows of the table of results for what was measured beside whole trainings.
 
-    A record with such a row has "rounds", and "readme": the "task", its "quality" in words, and the "column" in which
-    the row "ours" is compared with the row "control".
+    A record with such a row has "rounds", and "readme": the "task", its "quality" in words, the "column" in which the
+    row "ours" is compared with the row "control", and what that is "in words".
     """
     found = []
     for file in sorted((out / "measured").glob("*.json")):
@@ -49,7 +49,7 @@ def readme_rows(out: pathlib.Path) -> list[str]:
             values = {row["what"]: row["values"][wanted["column"]] for row in record["rows"]}
             found.append(
                 f"| {wanted['task']} | {_saved(values[wanted['ours']], record['rounds'])} | {wanted['quality']} | "
-                f"{wanted['control']} save {_saved(values[wanted['control']], record['rounds'])} |"
+                f"{wanted['in words']} save {_saved(values[wanted['control']], record['rounds'])} |"
             )
     return found
 
@@ -57,7 +57,8 @@ def readme_rows(out: pathlib.Path) -> list[str]:
 def _saved(value: Mapping[str, Any], rounds: int) -> str:
     """The percents that are left of the plain time as those that were saved."""
     median, least, most = (None if value[key] is None else 100 - value[key] for key in ("median", "least", "most"))
-    return f"{median:.0f} %" + ("" if least is None else f" ({most:.0f} to {least:.0f} in {rounds} rounds)")
+    spread = "" if least is None or f"{most:.0f}" == f"{least:.0f}" else f"{most:.0f} to {least:.0f} "
+    return f"{median:.0f} %" + ("" if least is None else f" ({spread}in {rounds} rounds)")
 
 
 def fill(text: str, begin: str, end: str, content: str) -> str:
@@ -134,7 +135,8 @@ def _cell(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{float(f'{value:.4g}'):,g}"
+    """Three significant digits; whole numbers from a hundred on."""
+    return f"{round(value):,}" if abs(value) >= 100 else f"{float(f'{value:.3g}'):g}"
 
 
 def _origin(record: Mapping[str, Any]) -> str:
