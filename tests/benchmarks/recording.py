@@ -60,8 +60,8 @@ class Recording:
             "subject": self._subject,
             "rows": [{"what": what, "values": values} for what, values in self._rows.items()],
         }
-        before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        record.update({name: value for name, value in before.items() if name == "readme"})
+        if file.exists() and (row := json.loads(file.read_text(encoding="utf-8")).get("readme")):
+            record["readme"] = row
         file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

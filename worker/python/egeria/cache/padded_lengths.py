@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from egeria.cache.model_call import Call
 from egeria.cache.padding import Padding
-
-Compute = Callable[[Call], Sequence[Tensor]]
+from egeria.cache.row_independence import Compute
 
 
 @dataclasses.dataclass(frozen=True)

@@ -88,8 +88,9 @@ class Padding:
     def texts(self, call: Call, texts: Sequence[Text], length: int) -> Call:
         """Makes a call of these texts from the samples of a call, padded to this length. A text consists of the tokens
         of a sample, which are repeated where they are too few."""
-        made = call.rows([(text.tokens + text.turn) % call.batch for text in texts])
-        own = torch.tensor([self.lengths[(text.tokens + text.turn) % call.batch] for text in texts])[:, None]
+        samples = [(text.tokens + text.turn) % call.batch for text in texts]
+        made = call.rows(samples)
+        own = torch.tensor([self.lengths[sample] for sample in samples])[:, None]
         begins = torch.tensor([text.turn // call.batch for text in texts])[:, None]
         tokens = torch.tensor([text.tokens for text in texts])[:, None]
         places = (torch.arange(length) + begins) % own

@@ -148,21 +148,18 @@ class Proofs:
         return None
 
     def awaited(self, call: Call) -> tuple[Any, Cut] | None:
-        """Returns, for texts of a length that has no proof yet, by what length_key() will know them, and the cut that
-        is to be expected; None for other calls."""
+        """Returns, for texts of a shape that was not tried yet, what is equal for calls of which one proof will hold
+        (the kind of the proof and Call.key()), and the cut that is to be expected; None for other calls."""
         if not self._lengths or (padding := Padding.of(call)) is None:
             return None
-        kind = self._kind(call, self._settings.now(), padding)
+        settings, key = self._settings.now(), call.key()
+        kind = self._kind(call, settings, padding)
         known = (one for one in self._proven.values() if one is not None and one.kind == kind)
         proven = next((one for one in known if one.confirmed and one.alike), None)
-        if proven is None or padding.longest in self._lengths[kind].known:
+        tried = any((shape.call, shape.settings) == (key, settings) for shape, _ in self._proven)
+        if proven is None or tried:
             return None
-        return (kind, padding.longest, call.batch), proven.cut
-
-    def length_key(self, call: Call, proven: Proven) -> Any:
-        """Returns by what the texts of this call are known that are served at other lengths; None for other calls."""
-        padding = Padding.of(call) if proven.alike else None
-        return None if padding is None else (proven.kind, padding.longest, call.batch)
+        return (kind, key), proven.cut
 
     def alone(self, proven: Proven, call: Call, missing: Sequence[int]) -> Call | None:
         """Returns a call that computes the samples in these rows, which come first in it; None: the whole batch is to
@@ -228,7 +225,7 @@ class Proofs:
             return []
         settings, conditions, _ = proven.circumstances
         lengths = self._lengths[proven.kind]
-        proven.by_token = lengths.by_token(mixture.call, tensors, proof.compute)
+        proven.by_token = lengths.by_token(mixture, tensors, proof.compute)
         if any(proven.by_token):
             if not self.may_shorten or proof.ignores is None:
                 return []
@@ -244,10 +241,9 @@ class Proofs:
             proven.by_token,
             lambda passes: self._gate.may_prove(passes * forward, self._gate.passes_left(math.inf)),
         )
-        padding = Padding.of(mixture.call)
-        assert padding is not None
         for number, alike in enumerate(found):
-            like = settings, conditions, padding.padded_to(mixture.call, alike.length).sample_key(), alike.size
+            looks = mixture.padding.padded_to(mixture.call, alike.length).sample_key()
+            like = settings, conditions, looks, alike.size
             found[number] = dataclasses.replace(alike, salt=_native.fingerprint(repr(like), []))
         if not found and not lengths.told:
             lengths.told = True

@@ -406,7 +406,7 @@ class Skipper:
             proven.confirmed = self._has_kept = True
             self.gate.kept(ids)
             asked.put(self._kept.store, range(call.batch), tensors)
-            for batch in self._kept.waiting.take(self._kept.proofs.length_key(call, proven), proven.cut.names):
+            for batch in self._kept.waiting.take((proven.kind, call.key()), proven.cut.names):
                 found = self._kept.samples(batch.call, proven, batch.ids)
                 found.put(self._kept.store, range(batch.call.batch), batch.tensors)
 

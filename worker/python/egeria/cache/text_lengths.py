@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -12,7 +13,8 @@ from torch import Tensor
 from egeria.cache.model_call import Call
 from egeria.cache.padded_lengths import Alike, find_by_token, numbers_computed
 from egeria.cache.padding import Padding, Text
-from egeria.cache.text_references import Compute, Range, References, chosen_texts, digests_of, ranges_of, shortened
+from egeria.cache.row_independence import Compute
+from egeria.cache.text_references import Range, References, chosen_texts, digests_of, ranges_of, shortened
 
 # Kernels that treat the last numbers of a vector otherwise change few results: one in 10^4 or less. Texts are compared
 # until so many numbers have been computed of them, in so many batches at most. Where that is too few, nothing is
@@ -42,6 +44,13 @@ class Mixture:
     ranges: list[Range]
     texts: dict[int, tuple[Range, Text]]
     samples: dict[int, int]
+
+    @functools.cached_property
+    def padding(self) -> Padding:
+        """That of the call: TextLengths.mix() returns none without."""
+        padding = Padding.of(self.call)
+        assert padding is not None
+        return padding
 
 
 class TextLengths:
@@ -81,14 +90,12 @@ class TextLengths:
         mixture = self._mixed(call, call.batch, padding.longest, ranges, turn=0)
         return mixture if mixture.call.conditions() == call.conditions() else None
 
-    def by_token(self, call: Call, tensors: Sequence[Tensor], compute: Compute) -> list[bool]:
-        """Returns which of the tensors, which `compute` gives for a call, have a row for each token."""
-        padding = Padding.of(call)
-        assert padding is not None
+    def by_token(self, mixture: Mixture, tensors: Sequence[Tensor], compute: Compute) -> list[bool]:
+        """Returns which of the tensors, which `compute` gives for the mixture, have a row for each token."""
         if self._by_token is None or len(self._by_token) != len(tensors):
-            self._by_token = find_by_token(padding, call, compute, tensors)
+            self._by_token = find_by_token(mixture.padding, mixture.call, compute, tensors)
         rows = [tensor.size(1) if tensor.dim() > 1 else 0 for tensor in tensors]
-        return [by and row == padding.longest for by, row in zip(self._by_token, rows)]
+        return [by and row == mixture.length for by, row in zip(self._by_token, rows)]
 
     def find_alike(
         self,
@@ -107,9 +114,7 @@ class TextLengths:
         """
         assert self._references is not None
         if self._numbers == 0:
-            padding = Padding.of(mixture.call)
-            assert padding is not None
-            self._numbers = max(1, numbers_computed(padding, mixture.call, compute))
+            self._numbers = max(1, numbers_computed(mixture.padding, mixture.call, compute))
         comparison = _Comparison(self._references, compute, by_token)
         same = self._same(mixture, tensors, comparison, may_take)
         if same is None:

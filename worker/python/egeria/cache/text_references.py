@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -11,11 +11,10 @@ from torch import Tensor
 from egeria import _native
 from egeria.cache.model_call import Call
 from egeria.cache.padding import Padding, Text
+from egeria.cache.row_independence import Compute
 
 # Kernels add up vectors of at most so many numbers, so that lengths between two multiples are mostly alike.
 _STEP = 16
-
-Compute = Callable[[Call], Sequence[Tensor]]
 
 
 class Range(NamedTuple):
