@@ -47,7 +47,7 @@ class Mixture:
 
     @functools.cached_property
     def padding(self) -> Padding:
-        """That of the call: TextLengths.mix() returns none without."""
+        """It belongs to the call. TextLengths.mix() returns no batch without any."""
         padding = Padding.of(self.call)
         assert padding is not None
         return padding
