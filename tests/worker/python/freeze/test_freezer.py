@@ -22,6 +22,7 @@ from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from egeria.errors import EgeriaError
+from egeria.freeze import wishes
 from egeria.freeze.freezer import Freezer
 from egeria.freeze.replicas import Replicas
 from egeria.model.modules import LayerModule
@@ -560,6 +561,34 @@ def test_torch_is_left_as_it_was_found_when_nothing_is_frozen(fastpath):
     gc.collect()
     assert torch.utils.checkpoint.CheckpointFunction is original
     assert torch.backends.mha.get_fastpath_enabled() == fastpath
+
+
+@pytest.fixture
+def no_automatic_collection():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_automatic_collection")
+def test_layers_thaw_though_an_older_frozen_model_was_collected_while_they_froze(monkeypatch):
+    model = make()
+    freezer = Freezer(layer_modules(model), [])
+    older = Freezer(layer_modules(make()), [])
+    older.apply(1)
+    older.itself = older  # garbage that only a collection finds
+    del older
+    follow = wishes.follow
+
+    def follow_and_collect(parameter: nn.Parameter) -> wishes.Wish:
+        wish = follow(parameter)
+        gc.collect()
+        return wish
+
+    monkeypatch.setattr(wishes, "follow", follow_and_collect)
+    for prefix in (3, 1, 3, 0):
+        freezer.apply(prefix)
+    assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_other_models_are_checkpointed_as_ever_while_one_is_frozen():

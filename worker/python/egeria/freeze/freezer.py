@@ -82,11 +82,14 @@ class Freezer:
         changed = prefix != self._prefix
         frozen, active = self._modules[:prefix], self._modules[prefix:]
         parameters, others = _named(frozen), _named(active)
+        if prefix > 0:  # first, since garbage may be collected at any moment, and in it the last other frozen model
+            self._model.begin([*parameters.values(), *others.values()])
         self._unfreeze({name: value for name, value in others.items() if name in self._wishes}, when_unfrozen)
         self._freeze(parameters)
         self._frozen = parameters
         self._modes.set(_units(frozen), _units(active), self._modules[-1].units, self._pinned)
-        self._model.set([*parameters.values(), *others.values()], frozen=prefix > 0)
+        if prefix == 0:
+            self._model.end()
         self._prefix = prefix
         return changed
 
@@ -196,17 +199,19 @@ class _FrozenModel:
         self.parameters: frozenset[int] = frozenset()  # id of each, frozen or not
         weakref.finalize(self, _restore).atexit = False  # it may go while layers are frozen
 
-    def set(self, parameters: Iterable[nn.Parameter], frozen: bool) -> None:
-        """To be called after each switch, with all parameters of the model and whether some of them are frozen."""
+    def begin(self, parameters: Iterable[nn.Parameter]) -> None:
+        """To be called before some of the model's parameters are frozen, with all of them; again at each switch."""
         self.parameters = frozenset(id(parameter) for parameter in parameters)
-        (_frozen.add if frozen else _frozen.discard)(self)
-        if frozen:
-            reentrant_checkpoints.carry_gradients(_is_ours)
-            gradient_scalers.pass_over_frozen(_is_ours)
-            _found.setdefault("fastpath", torch.backends.mha.get_fastpath_enabled())
-            torch.backends.mha.set_fastpath_enabled(False)
-        else:
-            _restore()
+        _frozen.add(self)
+        reentrant_checkpoints.carry_gradients(_is_ours)
+        gradient_scalers.pass_over_frozen(_is_ours)
+        _found.setdefault("fastpath", torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+
+    def end(self) -> None:
+        """To be called when none is frozen any more."""
+        _frozen.discard(self)
+        _restore()
 
 
 _frozen: weakref.WeakSet[_FrozenModel] = weakref.WeakSet()
@@ -214,11 +219,12 @@ _found: dict[str, bool] = {}  # settings as they were before; empty where nothin
 
 
 def _restore() -> None:
-    if _found and not list(_frozen):
-        reentrant_checkpoints.leave_alone()
-        gradient_scalers.leave_alone()
-        wishes.leave()
-        torch.backends.mha.set_fastpath_enabled(_found.pop("fastpath"))
+    if list(_frozen) or (fastpath := _found.pop("fastpath", None)) is None:
+        return
+    reentrant_checkpoints.leave_alone()
+    gradient_scalers.leave_alone()
+    wishes.leave()
+    torch.backends.mha.set_fastpath_enabled(fastpath)
 
 
 def _is_ours(parameter: nn.Parameter) -> bool:
