@@ -13,6 +13,7 @@ to the bit. The exit code is 1 if they were not, or if with --augment that share
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import pathlib
@@ -115,11 +116,26 @@ def run(cache: str, folder: pathlib.Path) -> list[dict]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
 
-def compare(
-    arguments: argparse.Namespace, number: int, address: str, folder: pathlib.Path
-) -> tuple[float, float, bool]:
-    """One round. Returns the ratio of wall times, the share of the training that the cache's own code took, and whether
-    the weights were the same to the bit."""
+@dataclasses.dataclass
+class Round:
+    """A training with the cache beside one without it; shares are 0..1.
+
+    Attributes:
+      time: wall time with the cache, of that without it.
+      last_epoch: the same of the last epoch alone.
+      spent: part of the training that the cache's own code takes.
+      skipped: part of the passes with frozen layers that the cache spared.
+      same: the weights are equal to the bit.
+    """
+
+    time: float
+    last_epoch: float
+    spent: float
+    skipped: float
+    same: bool
+
+
+def compare(arguments: argparse.Namespace, number: int, address: str, folder: pathlib.Path) -> Round:
     order = [("none", "plain"), (address, "cached")]
     runs = {name: run(cache, folder / f"{name}{number}") for cache, name in (order if number % 2 == 0 else order[::-1])}
     seconds = {name: max(sum(rank["epochs"]) for rank in ranks) for name, ranks in runs.items()}
@@ -146,7 +162,10 @@ def compare(
         print("   ", {name: value for name, value in rank["counters"].items() if value})
     for epoch, state in enumerate(runs["cached"][0]["estimates"], 1):
         print(f"  epoch {epoch}: {state['state']}: {state['reason']}")
-    return ratio, spent, same
+    last = {name: max(rank["epochs"][-1] for rank in ranks) for name, ranks in runs.items()}
+    caches = [rank["summary"]["cache"] for rank in runs["cached"]]
+    skipped = sum(cache["passes_skipped"] for cache in caches) / max(1, sum(cache["passes"] for cache in caches))
+    return Round(ratio, last["cached"] / last["plain"], spent, skipped, same)
 
 
 def main() -> int:
@@ -164,14 +183,18 @@ def main() -> int:
             rounds = [compare(arguments, number, daemon.address, folder) for number in range(arguments.rounds)]
         finally:
             daemon.end()
-    *measured, same = zip(*rounds)
     recording = Recording()
-    for name, values in zip(("wall time, cached over plain", "share of the cache's own code"), measured):
-        print(f"{name}: {statistics.median(values):.4f} [{min(values):.4f}, {max(values):.4f}]")
-        recording.add(name, percents(values), "%")
+    for what, values in {
+        "training with the cache, of the time without it": [one.time for one in rounds],
+        "its last epoch alone": [one.last_epoch for one in rounds],
+        "the cache's own code, of the training": [one.spent for one in rounds],
+        "passes that the cache spared, of those with frozen layers": [one.skipped for one in rounds],
+    }.items():
+        print(f"{what}: {statistics.median(values):.4f} [{min(values):.4f}, {max(values):.4f}]")
+        recording.add(what, percents(values), "%")
     recording.write(arguments.record, arguments.rounds)
-    too_much = arguments.augment and statistics.median(measured[1]) > MOST_IN_VAIN
-    return 0 if all(same) and not too_much else 1
+    too_much = arguments.augment and statistics.median(one.spent for one in rounds) > MOST_IN_VAIN
+    return 0 if all(one.same for one in rounds) and not too_much else 1
 
 
 if __name__ == "__main__":
