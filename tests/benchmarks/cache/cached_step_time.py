@@ -32,10 +32,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import egeria
-from egeria.cache.cut_proof import prove
+from egeria.cache.cut_proof import Proof, prove
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.model_call import Call
-from egeria.cache.prefix_cut import Cut
 from egeria.data import current, wrap
 
 TESTS = pathlib.Path(__file__).resolve().parents[2]
@@ -110,7 +109,7 @@ class Training:
             wrap(DataLoader(data, case.batch, shuffle=True, drop_last=True, generator=torch.Generator().manual_seed(2)))
         )
         self._ids: list[int] | None = None
-        self._cut: Cut | None = None
+        self._proof: Proof | None = None
         self._rows: dict[int, tuple[Tensor, ...]] = {}
         self._patches = ForwardPatches()
         if kind == "memory":
@@ -150,17 +149,17 @@ class Training:
         assert self._ids is not None
         if not all(sample in self._rows for sample in self._ids):
             call = Call(args, kwargs, len(self._ids))
-            if self._cut is None:
-                self._cut = prove(model, self._session.modules[: self._session.prefix], call)
-            tensors = self._cut.compute(model, call)
+            if self._proof is None:
+                self._proof = prove(model, self._session.modules[: self._session.prefix], call)
+            tensors = self._proof.compute(call)
             self._rows.update(
                 {sample: tuple(tensor[row].clone() for tensor in tensors) for row, sample in enumerate(self._ids)}
             )
         crossing = [
             spec.placed(torch.stack([self._rows[sample][number] for sample in self._ids]))
-            for number, spec in enumerate(self._cut.tensors)
+            for number, spec in enumerate(self._proof.cut.tensors)
         ]
-        self._cut.skip(self._patches, crossing)
+        self._proof.cut.skip(self._patches, crossing)
 
     def entry_bytes(self) -> int:
         """The bytes of a sample's entry."""
