@@ -15,6 +15,7 @@ import shared_state
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from egeria.model.shadow import FirstPass, NoShadow, Shadow
 
@@ -386,6 +387,25 @@ def test_collectives_are_not_carried_out(tmp_path: Any) -> None:
         assert "talks to other ranks" in first.reason
     finally:
         dist.destroy_process_group()
+
+
+def test_what_hooks_belong_to_is_not_copied() -> None:
+    class Recorder:
+        def __init__(self) -> None:
+            self.lock, self.batches, self.seen = threading.Lock(), iter(DataLoader([1, 2])), 0
+
+        def record(self, *_: Any) -> None:
+            self.seen += 1
+
+    model, recorder, x = Net(), Recorder(), torch.randn(8, 4)
+    for module in (model, model.head):
+        module.register_forward_hook(recorder.record)
+        module.register_forward_pre_hook(recorder.record)
+    first = FirstPass(model, model)
+    first.before_forward((x,), {})
+    assert recorder.seen == 0
+    first.after_forward(model(x))
+    assert first.reason is None and recorder.seen == 4
 
 
 def test_torchs_own_hooks_belong_to_a_module() -> None:

@@ -71,7 +71,6 @@ class Shadow:
             for wrapper in _compiled_in(model):
                 self.of(wrapper).add_module("_orig_mod", copy_modules(wrapper._orig_mod, self._memo))
             for module in self.model.modules():
-                _drop_hooks(module)
                 _own_class_attributes(module, self._memo)
         except NoShadow:
             raise
@@ -176,7 +175,8 @@ class _Memo(dict):
 
 
 def _prepare(model: nn.Module, memo: _Memo) -> None:
-    """Says what is not to be copied: parameters are shared, results of earlier passes cut off."""
+    """Says what is not to be copied: parameters are shared, results of earlier passes cut off, hooks left out. A hook
+    may belong to an object that cannot be copied, or that holds the training data."""
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if type(parameter.data) is not Tensor or parameter.is_meta:
             raise NoShadow(f"parameter '{name}' is a {type(parameter.data).__name__} on '{parameter.device}'")
@@ -189,13 +189,10 @@ def _prepare(model: nn.Module, memo: _Memo) -> None:
     for tensor in held_by(model)[1]:
         if tensor.grad_fn is not None:
             memo[id(tensor)] = tensor.detach().clone()
-
-
-def _drop_hooks(module: nn.Module) -> None:
-    for name in _HOOKS:
-        hooks = vars(module)[name]
-        for key in [key for key, hook in hooks.items() if not _is_own(hook)]:
-            del hooks[key]
+    for module in model.modules():
+        for hooks in filter(None, (vars(module)[name] for name in _HOOKS)):
+            own = {key: copy.deepcopy(hook, memo) for key, hook in hooks.items() if _is_own(hook)}
+            memo[id(hooks)] = type(hooks)(own)
 
 
 def _without_hooks(model: nn.Module) -> str:
