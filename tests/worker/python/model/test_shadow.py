@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from egeria.model.module_copies import CannotCopy
 from egeria.model.shadow import FirstPass, NoShadow, Shadow
 
 COUNT = {"n": 0}
@@ -248,6 +249,15 @@ class Locked(Net):
         super().__init__()
         self.lock = threading.Lock()
 
+    def extra(self, x: Tensor) -> Tensor:
+        with self.lock:
+            return x
+
+
+class AsksForALock(Locked):
+    def extra(self, x: Tensor) -> Tensor:
+        return x if self.lock else x + 1
+
 
 def state(model: Net) -> list[Any]:
     return [
@@ -311,7 +321,8 @@ REFUSED = {
     Weak: "a ReferenceType",
     BoundToAList: "a list that is no part of the model",
     Logs: "a Logger",
-    Locked: "cannot be copied",
+    Locked: "its attribute Locked.lock cannot be copied",
+    AsksForALock: "its attribute AsksForALock.lock cannot be copied",
 }
 
 
@@ -406,6 +417,25 @@ def test_what_hooks_belong_to_is_not_copied() -> None:
     assert recorder.seen == 0
     first.after_forward(model(x))
     assert first.reason is None and recorder.seen == 4
+
+
+def test_what_no_pass_uses_need_not_be_copied() -> None:
+    class Logged(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.writer = {"file": open(__file__, encoding="utf-8"), "helper": self.helper}  # noqa: SIM115
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {**vars(self), "trainer": None}
+
+    model, x = Logged(), torch.randn(8, 4)
+    first = FirstPass(model, model)
+    first.before_forward((x,), {})
+    first.after_forward(model(x))
+    model.writer["file"].close()
+    assert first.reason is None
+    with pytest.raises(CannotCopy, match="its attribute Logged.writer cannot be copied"):
+        copy.deepcopy(Shadow(model).model).writer["file"]
 
 
 def test_torchs_own_hooks_belong_to_a_module() -> None:

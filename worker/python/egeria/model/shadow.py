@@ -25,7 +25,7 @@ from egeria.model.isolation import (
     uncompiled,
     without_fused_attention,
 )
-from egeria.model.module_copies import copy_modules
+from egeria.model.module_copies import CannotCopy, copy_modules
 from egeria.model.operators import tensors_among, written_by
 from egeria.model.outputs import tensors_in
 from egeria.model.purity import Beyond, check_code, is_of_user
@@ -111,7 +111,7 @@ class Shadow:
 
         Raises:
           NoShadow: an operator talks to other ranks, writes to a tensor or draws from a generator that is not the
-            shadow's. It is not carried out.
+            shadow's. It is not carried out. Or code uses an attribute that cannot be copied.
         """
         default_dtype = torch.get_default_dtype()
         read = [(container, _contents(container)) for container in self._read]
@@ -126,6 +126,8 @@ class Shadow:
             try:
                 with guard if guarded else contextlib.nullcontext():
                     yield self.model
+            except CannotCopy as error:
+                raise NoShadow(str(error)) from error
             finally:
                 torch.set_default_dtype(default_dtype)
         if guard.reason is not None:  # the model has caught it
@@ -164,7 +166,8 @@ class _Memo(dict):
 
     def __setitem__(self, key: int, value: Any) -> None:
         super().__setitem__(key, value)
-        self.bytes += value.nbytes if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) else 0
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) or type(value).__module__ == "numpy":
+            self.bytes += getattr(value, "nbytes", 0)
         if self.bytes > _MOST_BYTES:
             raise NoShadow(f"it holds more than {_MOST_BYTES >> 20} MiB besides its parameters")
 
