@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ _ATOMIC = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch
 # Objects say so in these ways; copying a tensor that a pass has computed raises a RuntimeError.
 _UNCOPYABLE = (TypeError, ValueError, RuntimeError, NotImplementedError, copy.Error)
 _TABLES = [name for name, value in vars(nn.Module()).items() if isinstance(value, dict)]
+HOOK_TABLES = [name for name in _TABLES if "hooks" in name]
 
 
 class CannotCopy(Exception):
@@ -37,12 +39,18 @@ class LeftOut:
     __bool__ = __call__ = __iter__ = __len__ = __getitem__ = __setitem__ = __enter__ = __exit__ = _refuse
 
 
-def copy_modules(module: nn.Module, memo: dict[Any, Any]) -> nn.Module:
+def copy_modules(
+    module: nn.Module, memo: dict[Any, Any], keeps_hook: Callable[[Any], bool] = lambda hook: True
+) -> nn.Module:
     """Returns what copy.deepcopy(module, memo) returns, but that it holds a LeftOut for each attribute that cannot
     be copied. Tables of torch's own, numbers, texts and dense tensors, which most of a module is made of, are copied
     here; all else by deepcopy().
 
-    Raises what that raises otherwise.
+    Args:
+      keeps_hook: False for a hook that the copy goes without, so that what it belongs to is not copied either. Modules
+        of classes that are copied their own way keep all hooks.
+
+    Raises what deepcopy() raises otherwise.
     """
     if id(module) in memo:
         return memo[id(module)]
@@ -54,8 +62,10 @@ def copy_modules(module: nn.Module, memo: dict[Any, Any]) -> nn.Module:
     copied = memo[id(module)] = object.__new__(type(module))
     copied_state = {}
     for name, value in state.items():
+        if name in HOOK_TABLES:
+            value = type(value)((key, hook) for key, hook in value.items() if keeps_hook(hook))
         if name in _TABLES:
-            copied_state[name] = _copied_table(value, memo)
+            copied_state[name] = _copied_table(value, memo, keeps_hook)
         else:
             copied_state[name] = _copied_or_left_out(f"{type(module).__name__}.{name}", value, memo)
     copied.__setstate__(copied_state)
@@ -72,12 +82,13 @@ def _copied_or_left_out(name: str, value: Any, memo: dict[Any, Any]) -> Any:
         return LeftOut(f"its attribute {name} cannot be copied: {error}")
 
 
-def _copied_table(table: Any, memo: dict[Any, Any]) -> Any:
+def _copied_table(table: Any, memo: dict[Any, Any], keeps_hook: Callable[[Any], bool]) -> Any:
     if type(table) is not dict and table:
         return copy.deepcopy(table, memo)
     copied = type(table)()
     for key, value in table.items():
-        copied[key] = copy_modules(value, memo) if isinstance(value, nn.Module) else _copied(value, memo)
+        is_module = isinstance(value, nn.Module)
+        copied[key] = copy_modules(value, memo, keeps_hook) if is_module else _copied(value, memo)
     return copied
 
 

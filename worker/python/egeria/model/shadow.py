@@ -25,7 +25,7 @@ from egeria.model.isolation import (
     uncompiled,
     without_fused_attention,
 )
-from egeria.model.module_copies import CannotCopy, copy_modules
+from egeria.model.module_copies import HOOK_TABLES, CannotCopy, copy_modules
 from egeria.model.operators import tensors_among, written_by
 from egeria.model.outputs import tensors_in
 from egeria.model.purity import Beyond, check_code, is_of_user
@@ -39,7 +39,6 @@ _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
 # hidden states that it returns.
 _OWN_HOOKS = ("torch.nn.utils", "torch.ao")
 _OWN_FUNCTIONS = ("transformers.utils.output_capturing",)
-_HOOKS = [name for name, value in vars(nn.Module()).items() if "hooks" in name and isinstance(value, dict)]
 _GLOBAL_HOOKS = [
     value
     for name, value in vars(torch.nn.modules.module).items()
@@ -67,10 +66,11 @@ class Shadow:
         self._memo = _Memo()
         try:
             _prepare(model, self._memo)
-            self.model: nn.Module = copy_modules(model, self._memo)
+            self.model: nn.Module = copy_modules(model, self._memo, _is_own)
             for wrapper in _compiled_in(model):
-                self.of(wrapper).add_module("_orig_mod", copy_modules(wrapper._orig_mod, self._memo))
+                self.of(wrapper).add_module("_orig_mod", copy_modules(wrapper._orig_mod, self._memo, _is_own))
             for module in self.model.modules():
+                _drop_hooks(module)
                 _own_class_attributes(module, self._memo)
         except NoShadow:
             raise
@@ -178,8 +178,7 @@ class _Memo(dict):
 
 
 def _prepare(model: nn.Module, memo: _Memo) -> None:
-    """Says what is not to be copied: parameters are shared, results of earlier passes cut off, hooks left out. A hook
-    may belong to an object that cannot be copied, or that holds the training data."""
+    """Says what is not to be copied: parameters are shared, results of earlier passes cut off."""
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if type(parameter.data) is not Tensor or parameter.is_meta:
             raise NoShadow(f"parameter '{name}' is a {type(parameter.data).__name__} on '{parameter.device}'")
@@ -192,10 +191,13 @@ def _prepare(model: nn.Module, memo: _Memo) -> None:
     for tensor in held_by(model)[1]:
         if tensor.grad_fn is not None:
             memo[id(tensor)] = tensor.detach().clone()
-    for module in model.modules():
-        for hooks in filter(None, (vars(module)[name] for name in _HOOKS)):
-            own = {key: copy.deepcopy(hook, memo) for key, hook in hooks.items() if _is_own(hook)}
-            memo[id(hooks)] = type(hooks)(own)
+
+
+def _drop_hooks(module: nn.Module) -> None:
+    for name in HOOK_TABLES:
+        hooks = vars(module)[name]
+        for key in [key for key, hook in hooks.items() if not _is_own(hook)]:
+            del hooks[key]
 
 
 def _without_hooks(model: nn.Module) -> str:
