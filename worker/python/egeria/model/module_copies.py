@@ -29,7 +29,7 @@ class LeftOut:
         self._why = why
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # of the language, such as what deepcopy() asks for
+        if name.startswith("__"):  # the language asks for these, as deepcopy() does
             raise AttributeError(name)
         self._refuse()
 
@@ -77,7 +77,7 @@ def _copied_or_left_out(name: str, value: Any, memo: dict[Any, Any]) -> Any:
     try:
         return _copied(value, memo)
     except _UNCOPYABLE as error:
-        while len(memo) > known:  # what is copied by half
+        while len(memo) > known:  # these are copied by half
             memo.popitem()
         return LeftOut(f"its attribute {name} cannot be copied: {error}")
 
