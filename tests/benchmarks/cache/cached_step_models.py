@@ -21,6 +21,7 @@ class Case:
     """A model and what it trains on.
 
     Attributes:
+      title: for people.
       modules: as for egeria.attach().
       prefixes: numbers of frozen layer modules that are measured.
       batch: samples of a step.
@@ -29,6 +30,7 @@ class Case:
       optimizer: of the model.
     """
 
+    title: str
     build: Callable[[], nn.Module]
     modules: list[str]
     prefixes: tuple[int, int]
@@ -41,6 +43,7 @@ class Case:
 def resnet(depth: int) -> Case:
     """On images as large as CIFAR-10's; frozen are its first one or two of three stages."""
     return Case(
+        f"ResNet-{depth}",
         lambda: ResNet(depth),
         ["stem|layer1", "layer2", "layer3", "fc"],
         (1, 2),
@@ -75,6 +78,7 @@ def bert() -> Case:
         return model(input_ids=batch[0], attention_mask=batch[1], labels=batch[2]).loss
 
     return Case(
+        "like BERT with 12 layers",
         lambda: BertForSequenceClassification(config),
         ["bert.embeddings", *layers, r"bert\.pooler|classifier"],
         (7, 11),
@@ -96,6 +100,7 @@ def segmentation() -> Case:
         )
 
     return Case(
+        "like DeepLabv3",
         _DeepLab,
         ["stem|layer1", "layer2", "layer3", "layer4", "head"],
         (2, 3),

@@ -53,6 +53,12 @@ RATIOS = (
     ("cached", "frozen"),
     ("cached", "memory"),
 )
+# These columns go into a record.
+RECORDED = {
+    "cached/frozen": "of the frozen step without the cache",
+    "cached/active": "of a step with nothing frozen",
+    "cached/memory": "of a step with a dictionary in place of the daemon",
+}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -237,7 +243,7 @@ def main() -> None:
         *(f"{one}/{other}".ljust(18) for one, other in RATIOS),
         "skipped",
     ]
-    recording = Recording("network")
+    recording = Recording("network, modules")
     print("KiB of a sample; milliseconds of a step; ratios: median [quartiles] of the rounds")
     print("  ".join(head))
     for name in arguments.cases or CASES:
@@ -250,9 +256,9 @@ def main() -> None:
                 finally:
                     daemon.end()
             print(row_of(result), flush=True)
-            for one, other in RATIOS:
-                values = percents(result["ratios"][f"{one}/{other}"])
-                recording.add(f"{name}, {prefix} modules frozen", values, "%", column=f"{one} of {other}")
+            for ratio, column in RECORDED.items():
+                what = f"{CASES[name]().title}, {prefix} frozen"
+                recording.add(what, percents(result["ratios"][ratio]), "%", column=column)
             if arguments.json is not None:
                 with arguments.json.open("a", encoding="utf-8") as lines:
                     lines.write(json.dumps(result) + "\n")

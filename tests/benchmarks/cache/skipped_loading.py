@@ -31,6 +31,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from benchmarks.recording import Recording, add_record_option, percents
 
 FORMS = ("plain", "cached", "skip_loading", "features")
+COLUMNS = {"cached": "cached", "skip_loading": "with `skip_loading`", "features": "features by hand"}  # a record has these
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -225,8 +226,8 @@ def main() -> int:
                 for epoch in range(arguments.epochs)
             ]
             print(f"  {form:13}", "  ".join(map(spread, ratios)))
-            for epoch, values in enumerate(ratios, 1):
-                recording.add(str(epoch), percents(values), "%", column=f"{form}, {what.lower()}")
+            for epoch, values in enumerate(ratios if what == "Wall time" else (), 1):
+                recording.add(str(epoch), percents(values), "%", column=COLUMNS[form])
     recording.write(arguments.record, arguments.rounds)
     counters = rounds[-1]["skip_loading"]["counters"]
     print("Samples:", {name: value for name, value in counters.items() if name.startswith("samples_")})
