@@ -31,7 +31,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from benchmarks.recording import Recording, add_record_option, percents
 
 FORMS = ("plain", "cached", "skip_loading", "features")
-COLUMNS = {"cached": "cached", "skip_loading": "with `skip_loading`", "features": "features by hand"}  # a record has these
+# A record has these columns.
+COLUMNS = {"cached": "cached", "skip_loading": "with `skip_loading`", "features": "features by hand"}
 
 
 def parse_arguments() -> argparse.Namespace:
