@@ -22,6 +22,9 @@ from egeria.frozen_forward.passes import Passes
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[4] / "worker" / "python" / "examples"))
 from cifar_resnet import ResNet  # noqa: E402  pylint: disable=wrong-import-position
 
+needs_bf16 = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="the processor has no arithmetic in bfloat16"
+)
 PLANS = [(3, 4), (20, 2), (30, 4), (40, 0)]
 
 
@@ -130,6 +133,7 @@ def test_what_the_script_has_frozen_counts_too_and_trains_when_it_says_so():
     assert calls[9] > 5 and torch.allclose(fused, exact, atol=1e-3) and not torch.equal(fused, exact)
 
 
+@needs_bf16
 def test_bf16_is_another_training_that_learns_as_well(plain: dict[str, Any]):
     rounded = train("bf16")
     assert rounded["form"]["form"] == "bf16" and rounded["form"]["calls"] > 20

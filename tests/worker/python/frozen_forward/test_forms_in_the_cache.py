@@ -170,7 +170,9 @@ def test_entries_of_other_forms_are_never_used(patient_cache: Daemon):
         assert same(run, train(sequence, form, "none")), form
         found.setdefault(form, []).append(run)
         assert run["counters"]["audits"] > 0 and run["counters"]["failures"] == 0
-    assert not same(found["exact"][0], found["fused"][0]) and not same(found["fused"][0], found["bf16"][0])
+    rounds = found["bf16"][0]["form"]["form"] == "bf16"  # on a processor that has it
+    assert not same(found["exact"][0], found["fused"][0])
+    assert same(found["fused"][0], found["bf16"][0]) == (not rounds)
 
 
 def test_a_frozen_weight_that_changes_ends_what_is_kept_of_its_form(patient_cache: Daemon):

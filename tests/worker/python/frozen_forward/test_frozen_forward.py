@@ -7,16 +7,21 @@ import copy
 import io
 import pickle
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from egeria.cache.forward_patches import ForwardPatches
-from egeria.frozen_forward import inference_form
+from egeria.frozen_forward import fusing, inference_form
 from egeria.frozen_forward.frozen_forward import FrozenForward
 from egeria.frozen_forward.passes import Passes
 from egeria.tell_once import TellOnce
+
+needs_bf16 = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="the processor has no arithmetic in bfloat16"
+)
 
 
 class Block(nn.Module):
@@ -123,6 +128,7 @@ def test_a_form_has_no_batch_normalisation_and_fuses_sums_and_activations(follow
     assert called.count("mkldnn._convolution_pointwise_.binary") == 3  # over what the shortcut has computed
 
 
+@needs_bf16
 def test_bf16_is_rounded_where_it_was_asked_for(follow: Follow):
     model = chain()
     exact = model(batch())
@@ -130,7 +136,26 @@ def test_bf16_is_rounded_where_it_was_asked_for(follow: Follow):
     form(model, forward)
     assert model(batch()).dtype == torch.float32
     assert closely(model(batch()), exact, 0.05) and not closely(model(batch()), exact)
-    assert forward.summary()["difference"] > 1e-4
+    assert forward.summary()["difference"] > 1e-4 and forward.summary()["form"] == "bf16"
+
+
+def test_where_bf16_does_not_pay_layers_run_fused_and_say_so(
+    follow: Follow, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    def fuse(traced: Any, dtype: torch.dtype) -> bool:
+        if dtype == torch.bfloat16:
+            raise RuntimeError("this processor has no bfloat16")
+        return fusing.fuse(traced, dtype)
+
+    monkeypatch.setattr(inference_form, "fuse", fuse)
+    caplog.set_level("INFO", "egeria")
+    model = chain()
+    exact = model(batch())
+    forward = follow(model, "bf16")
+    form(model, forward)
+    assert closely(model(batch()), exact) and forward.calls > 0
+    assert forward.summary()["form"] == "fused" and "frozen layers run fused in 1 parts" in caplog.text
+    assert forward.summary()["reasons"] == ["[RAISES] in bfloat16: RuntimeError: this processor has no bfloat16"]
 
 
 def test_a_sequential_goes_on_with_its_layers_that_train(follow: Follow):

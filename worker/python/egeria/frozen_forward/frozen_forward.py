@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from egeria.cache.forward_patches import ForwardPatch, ForwardPatches
@@ -61,6 +62,7 @@ class FrozenForward:
         self._names: dict[nn.Module, str] = {}
         self._reason: Refused | None = None
         self._steps = 0  # since something else is frozen
+        self._ran: str | None = None  # the form that layers ran in last
 
     def follow(self, units: Sequence[nn.Module]) -> None:
         """Between two steps: these submodules, none inside another, are what is frozen."""
@@ -121,8 +123,9 @@ class FrozenForward:
                     self._divide(part)
         if self._passes.end_step():
             difference, size = self._passes.difference
+            self._ran = "bf16" if torch.bfloat16 in self._types() else "fused"
             self._tell.note(
-                f"frozen layers run {self._passes.wanted} in {self._formed} parts: the largest difference on a real "
+                f"frozen layers run {self._ran} in {self._formed} parts: the largest difference on a real "
                 f"batch is {difference:.1g} of {size:.2g}"
             )
 
@@ -132,13 +135,13 @@ class FrozenForward:
         self._units = []
 
     def summary(self) -> dict[str, Any]:
-        """Returns "form" that was asked for, "parts" that have one now, "calls" computed so, "difference" (the largest
-        of an element on a real batch) "of" (the largest element), both None where they are not known, "build_seconds",
-        and "reasons" why parts have none."""
+        """Returns "form" that layers ran in, or that was asked for as long as none has run; "parts" that have one now;
+        "calls" computed so; "difference" (the largest of an element on a real batch) "of" (the largest element), both
+        None where they are not known; "build_seconds"; and "reasons" why parts have none, or none in bf16."""
         reasons = [reason for part in self._parts.values() for reason in part.reasons]
         difference, size = self._passes.difference or (None, None)
         return {
-            "form": self._passes.wanted,
+            "form": self._ran or self._passes.wanted,
             "parts": self._formed,
             "calls": self._passes.calls,
             "difference": difference,
@@ -199,6 +202,9 @@ class FrozenForward:
             self._parts[part.module] = part
             keep_copies_plain(part.module)
             self._patches[part.module] = ForwardPatch(part.module, part)
+
+    def _types(self) -> set[torch.dtype]:
+        return {form.dtype for part in self._parts.values() for form in part.forms.values()}
 
     @property
     def _formed(self) -> int:

@@ -158,7 +158,8 @@ class FrozenPart:
     @property
     def reasons(self) -> list[str]:
         hooked = [] if self._hooked is None else [f"[HOOKED] a hook on '{self._hooked}' may use what that computes"]
-        return hooked + [str(error) for error in self.refusals.values()]
+        passed_over = [form.passed_over for form in self.forms.values() if form.passed_over is not None]
+        return hooked + [str(error) for error in (*self.refusals.values(), *passed_over)]
 
     def _compute(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Computes the frozen part as it is."""

@@ -33,11 +33,13 @@ class InferenceForm:
     Attributes:
       dtype: that it computes in.
       share: the time that it takes, as a part of the exact pass's; 0..1.
+      passed_over: why it is no form of a type that was asked for before this one.
     """
 
     dtype: torch.dtype
     share: float
     _trace: Trace
+    passed_over: Refused | None = None
 
     @functools.cached_property
     def words(self) -> str:
@@ -94,7 +96,7 @@ def make(module: nn.Module, leaves: Sequence[Any], structure: Any, wanted: str) 
             reason = Refused("RAISES", f"in {_words(dtype)}: {type(error).__name__}: {str(error)[:200]}")
             continue
         if share <= _WORTH:
-            return dataclasses.replace(form, share=share)
+            return dataclasses.replace(form, share=share, passed_over=reason if dtype != _TYPES[wanted][0] else None)
         reason = Refused("NOT_FASTER", f"in {_words(dtype)} it takes {share:.2f} of the time")
     raise reason
 
