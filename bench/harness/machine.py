@@ -44,13 +44,16 @@ def _hash(value: Any) -> str:
 
 
 def _processor() -> str:
+    """Its name, and the instructions that torch has kernels for: machines of one name differ in these."""
+    name = platform.machine()
     try:
         for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+                name = line.partition(":")[2].strip()
+                break
     except OSError:
         pass
-    return platform.machine()
+    return f"{name} with {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _revision() -> str:
