@@ -93,9 +93,10 @@ def main() -> None:
     recording = Recording("variants of each sample")
     for variants, values in found.items():
         print(f"{variants}: {statistics.mean(values):.2f} [{min(values):.2f}, {max(values):.2f}]")
+        what = "no augmentation" if variants == NONE else variants
         for seed, value in enumerate(values):
-            recording.add(variants, [value], "%", column=f"seed {seed}")
-        recording.add(variants, [statistics.mean(values)], "%", column="mean")
+            recording.add(what, [value], "%", column=f"seed {seed}")
+        recording.add(what, [statistics.mean(values)], "%", column="mean")
     recording.write(arguments.record, arguments.seeds)
 
 
