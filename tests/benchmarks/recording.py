@@ -16,6 +16,9 @@ sys.path.append(str(ROOT))
 from bench.harness.comparisons import machine_of
 from bench.harness.machine import facts
 
+# A program records the checkout that it began with: that may change while it measures.
+_FACTS = facts()
+
 
 def add_record_option(parser: argparse.ArgumentParser) -> None:
     """Adds --record, whose value Recording.write() takes."""
@@ -50,12 +53,11 @@ class Recording:
         if file is None:
             return
         arguments = [argument for argument in sys.argv[1:] if argument not in ("--record", str(file))]
-        machine = facts()
         record = {
             "program": pathlib.Path(sys.argv[0]).resolve().relative_to(ROOT).as_posix(),
             "arguments": " ".join("DIR" if pathlib.Path(argument).exists() else argument for argument in arguments),
-            "machine": machine_of({"machine": machine}).removeprefix("on "),
-            "version": machine["egeria"],
+            "machine": machine_of({"machine": _FACTS}).removeprefix("on "),
+            "version": _FACTS["egeria"],
             "rounds": rounds,
             "subject": self._subject,
             "rows": [{"what": what, "values": values} for what, values in self._rows.items()],

@@ -119,8 +119,7 @@ class Training:
         self._rows: dict[int, tuple[Tensor, ...]] = {}
         self._patches = ForwardPatches()
         if kind == "memory":
-            # A function, since modules are copied for the proof, and with a method its object would be.
-            self._model.register_forward_pre_hook(lambda *call: self._from_memory(*call), with_kwargs=True)
+            self._model.register_forward_pre_hook(self._from_memory, with_kwargs=True)
             self._model.register_forward_hook(lambda *_: self._patches.release())
 
     def step(self) -> float:
@@ -150,7 +149,7 @@ class Training:
 
     def _from_memory(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a pass: what is frozen is skipped; computed first, for samples that have not been seen."""
-        if self._session.prefix == 0 or model is not self._model:
+        if self._session.prefix == 0:
             return
         assert self._ids is not None
         if not all(sample in self._rows for sample in self._ids):

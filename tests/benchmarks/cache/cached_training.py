@@ -136,6 +136,7 @@ class Round:
 
 
 def compare(arguments: argparse.Namespace, number: int, address: str, folder: pathlib.Path) -> Round:
+    """Trains once without and once with the cache, and prints what each took."""
     order = [("none", "plain"), (address, "cached")]
     runs = {name: run(cache, folder / f"{name}{number}") for cache, name in (order if number % 2 == 0 else order[::-1])}
     seconds = {name: max(sum(rank["epochs"]) for rank in ranks) for name, ranks in runs.items()}

@@ -218,17 +218,22 @@ def main() -> int:
             seconds = "  ".join(f"{wall:.2f} ({processor:.2f})" for wall, processor in reports[form]["epochs"])
             print(f"round {number + 1}, {form}, seconds by epoch (processor): {seconds}", flush=True)
         same &= len({reports[form]["weights"] for form in FORMS[:3]}) == 1
-    recording = Recording("epoch")
+
+    def over_plain(form: str, place: int) -> list[list[float]]:
+        """Returns the ratios of the rounds by epoch. `place` is 0 for wall time and 1 for processor time."""
+        return [
+            [one[form]["epochs"][epoch][place] / one["plain"]["epochs"][epoch][place] for one in rounds]
+            for epoch in range(arguments.epochs)
+        ]
+
     for what, place in (("Wall time", 0), ("Processor time", 1)):
         print(f"{what} of an epoch over the plain one's; median, least and most of the rounds:")
         for form in FORMS[1:]:
-            ratios = [
-                [one[form]["epochs"][epoch][place] / one["plain"]["epochs"][epoch][place] for one in rounds]
-                for epoch in range(arguments.epochs)
-            ]
-            print(f"  {form:13}", "  ".join(map(spread, ratios)))
-            for epoch, values in enumerate(ratios if what == "Wall time" else (), 1):
-                recording.add(str(epoch), percents(values), "%", column=COLUMNS[form])
+            print(f"  {form:13}", "  ".join(map(spread, over_plain(form, place))))
+    recording = Recording("epoch")
+    for form, column in COLUMNS.items():
+        for epoch, values in enumerate(over_plain(form, 0), 1):
+            recording.add(str(epoch), percents(values), "%", column=column)
     recording.write(arguments.record, arguments.rounds)
     counters = rounds[-1]["skip_loading"]["counters"]
     print("Samples:", {name: value for name, value in counters.items() if name.startswith("samples_")})

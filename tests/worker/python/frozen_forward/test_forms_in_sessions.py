@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from cache_daemon import Daemon
 from example_scripts import launch
 from launching import HERE
+from processors import needs_bf16
 from torch import Tensor
 
 import egeria
@@ -22,9 +23,6 @@ from egeria.frozen_forward.passes import Passes
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[4] / "worker" / "python" / "examples"))
 from cifar_resnet import ResNet  # noqa: E402  pylint: disable=wrong-import-position
 
-needs_bf16 = pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="the processor has no arithmetic in bfloat16"
-)
 PLANS = [(3, 4), (20, 2), (30, 4), (40, 0)]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from processors import needs_bf16
 from torch import Tensor, nn
 
 from egeria.cache.forward_patches import ForwardPatches
@@ -18,10 +19,6 @@ from egeria.frozen_forward import fusing, inference_form
 from egeria.frozen_forward.frozen_forward import FrozenForward
 from egeria.frozen_forward.passes import Passes
 from egeria.tell_once import TellOnce
-
-needs_bf16 = pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="the processor has no arithmetic in bfloat16"
-)
 
 
 class Block(nn.Module):

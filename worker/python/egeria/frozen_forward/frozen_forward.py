@@ -123,7 +123,8 @@ class FrozenForward:
                     self._divide(part)
         if self._passes.end_step():
             difference, size = self._passes.difference
-            self._ran = "bf16" if torch.bfloat16 in self._types() else "fused"
+            types = {form.dtype for part in self._parts.values() for form in part.forms.values()}
+            self._ran = "bf16" if torch.bfloat16 in types else "fused"
             self._tell.note(
                 f"frozen layers run {self._ran} in {self._formed} parts: the largest difference on a real "
                 f"batch is {difference:.1g} of {size:.2g}"
@@ -202,9 +203,6 @@ class FrozenForward:
             self._parts[part.module] = part
             keep_copies_plain(part.module)
             self._patches[part.module] = ForwardPatch(part.module, part)
-
-    def _types(self) -> set[torch.dtype]:
-        return {form.dtype for part in self._parts.values() for form in part.forms.values()}
 
     @property
     def _formed(self) -> int:

@@ -75,9 +75,10 @@ def make(module: nn.Module, leaves: Sequence[Any], structure: Any, wanted: str) 
     Raises:
       Refused: [NOTHING_TO_FUSE], [NOT_FASTER], [OUTPUT_DIFFERS]; and those of trace().
     """
-    reason = Refused("NOTHING_TO_FUSE", "its operators are as fast as they can be in float32")
+    nothing_to_fuse = Refused("NOTHING_TO_FUSE", "its operators are as fast as they can be in float32")
     if wanted == "fused" and not any(isinstance(inner, nn.modules.conv._ConvNd) for inner in module.modules()):
-        raise reason
+        raise nothing_to_fuse
+    reason: Refused | None = None
     shadow = shadow_of(module)
     tensors = [leaf.detach().clone() for leaf in leaves if isinstance(leaf, Tensor)]
     for dtype in _TYPES[wanted]:
@@ -96,9 +97,9 @@ def make(module: nn.Module, leaves: Sequence[Any], structure: Any, wanted: str) 
             reason = Refused("RAISES", f"in {_words(dtype)}: {type(error).__name__}: {str(error)[:200]}")
             continue
         if share <= _WORTH:
-            return dataclasses.replace(form, share=share, passed_over=reason if dtype != _TYPES[wanted][0] else None)
+            return dataclasses.replace(form, share=share, passed_over=reason)
         reason = Refused("NOT_FASTER", f"in {_words(dtype)} it takes {share:.2f} of the time")
-    raise reason
+    raise reason or nothing_to_fuse
 
 
 def _original(shadow: Shadow, tensors: Sequence[Tensor], leaves: Sequence[Any], structure: Any) -> Callable[[], Any]:

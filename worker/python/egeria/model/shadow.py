@@ -166,7 +166,8 @@ class _Memo(dict):
 
     def __setitem__(self, key: int, value: Any) -> None:
         super().__setitem__(key, value)
-        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) or type(value).__module__ == "numpy":
+        is_array = isinstance(value, Tensor) or type(value).__module__ == "numpy"
+        if is_array and not isinstance(value, nn.Parameter):
             self.bytes += getattr(value, "nbytes", 0)
         if self.bytes > _MOST_BYTES:
             raise NoShadow(f"it holds more than {_MOST_BYTES >> 20} MiB besides its parameters")
@@ -194,6 +195,7 @@ def _prepare(model: nn.Module, memo: _Memo) -> None:
 
 
 def _drop_hooks(module: nn.Module) -> None:
+    """Drops the hooks of a copy whose class is copied its own way, and which has them still."""
     for name in HOOK_TABLES:
         hooks = vars(module)[name]
         for key in [key for key, hook in hooks.items() if not _is_own(hook)]:
