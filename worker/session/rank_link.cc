@@ -203,6 +203,7 @@ struct RankLink::State {
   int64_t step;
   int frozen_prefix;
   PlanId applied = parts.applied_plan;
+  std::optional<Plan> due;    // it is committed, and training is not yet told of it
   bool steps_differ = false;  // once true, it stays so
   // The last attempt to answer a snapshot request. It is the same on all ranks, but for what is still on its way from
   // the device.
@@ -316,17 +317,20 @@ absl::StatusOr<std::optional<Plan>> RankLink::Commit(int64_t step) {
                       "the ranks are not at the same step, this one at ", step,
                       ": every rank must take each optimizer step; no plan can be applied any more");
   }
-  if (!outcome.apply.has_value()) return std::nullopt;
-  std::optional<Plan> plan = agent->plan(*outcome.apply);
-  if (!plan.has_value()) {
-    return NamedError(absl::StatusCode::kInternal, "PLAN_LOST", "plan ", outcome.apply->value(),
-                      " is committed, but this rank does not have it");
+  if (outcome.apply.has_value()) {
+    state.due = agent->plan(*outcome.apply);
+    if (!state.due.has_value()) {
+      return NamedError(absl::StatusCode::kInternal, "PLAN_LOST", "plan ", outcome.apply->value(),
+                        " is committed, but this rank does not have it");
+    }
+    ++state.counted.commits;
+    state.applied = *outcome.apply;
   }
-  ++state.counted.commits;
-  state.applied = *outcome.apply;
-  if (step == state.parts.total_steps && plan->frozen_prefix > state.frozen_prefix) return std::nullopt;
-  state.frozen_prefix = plan->frozen_prefix;
-  return plan;
+  if (!state.due.has_value()) return std::nullopt;
+  const bool saves_nothing = step == state.parts.total_steps && state.due->frozen_prefix > state.frozen_prefix;
+  if (saves_nothing) return std::nullopt;
+  state.frozen_prefix = state.due->frozen_prefix;
+  return std::exchange(state.due, std::nullopt);
 }
 
 PlanId RankLink::applied_plan() const { return state().applied; }

@@ -87,7 +87,7 @@ class RankLink {
   void Poll();
 
   // Returns the plan to apply at the boundary after `step`, which is the same on all ranks. It is called at every step.
-  // A freeze that would come with the last of all steps is left out, since nothing is left to save.
+  // A freeze that would come with the last of all steps waits for a step beyond it, since nothing may be left to save.
   // Errors: those of Committer::Tick(); INTERNAL [PLAN_LOST] a committed plan cannot be found;
   // FAILED_PRECONDITION [STEPS_DIFFER], on all ranks, once they have told each other that a rank was at another step.
   absl::StatusOr<std::optional<Plan>> Commit(int64_t step);

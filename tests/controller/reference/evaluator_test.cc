@@ -479,8 +479,9 @@ class EngineFaultTest : public EvaluatorTest {
     std::mt19937_64 random(1);
     return {RandomTensor("x", {kBatch, 8}, random), RandomTensor("g", {kBatch, kBatch}, random)};
   }
-  // Sends the signal once the process works at something.
-  void SignalWorkingEngine(int number) {
+  // Sends the signal once the process works at something: it has taken `busy` of the processor by then, which is to be
+  // more than it takes to start where it is new, on a slow machine too.
+  void SignalWorkingEngine(int number, absl::Duration busy = absl::Milliseconds(300)) {
     const pid_t engine = WaitForEngine();
     ASSERT_GT(engine, 0);
     const auto seconds = [engine] {
@@ -490,8 +491,7 @@ class EngineFaultTest : public EvaluatorTest {
       return absl::DurationFromTimespec(now);
     };
     absl::Duration last = seconds();
-    // Until it has taken more than it takes to start.
-    while (seconds() - last < absl::Milliseconds(300)) {
+    while (seconds() - last < busy) {
       absl::SleepFor(absl::Milliseconds(10));
       if (FindEngine() != engine) return;
     }
@@ -542,7 +542,7 @@ TEST_F(EngineFaultTest, AGraphIsRefusedThatTheProcessDiesOfTwice) {
   SignalWorkingEngine(SIGSEGV);
   WaitUntilGone(first);
   EXPECT_EQ(result_count(), 1u) << "the first time may be the fault of another graph";
-  SignalWorkingEngine(SIGFPE);
+  SignalWorkingEngine(SIGFPE, absl::Seconds(2));
   const auto results = WaitForResults(2);
   ASSERT_EQ(results.size(), 2u);
   ExpectNamed(results[1].evaluation.status(), absl::StatusCode::kInternal, "REFERENCE_CRASHED");

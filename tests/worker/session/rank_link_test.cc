@@ -323,7 +323,7 @@ TEST(RankLink, NobodySamplesAModuleThatAPlanHasFrozen) {
   });
 }
 
-TEST(RankLink, NothingFreezesWithTheLastStep) {
+TEST(RankLink, NothingFreezesWithTheLastStepUnlessTrainingGoesOn) {
   for (const int64_t total : {0, 5, 6}) {
     LinkRank rank({}, {}, PlanId(0), total);
     rank.Steps(4);
@@ -332,6 +332,9 @@ TEST(RankLink, NothingFreezesWithTheLastStep) {
     EXPECT_EQ(rank.plans.empty(), total == 5) << total;
     EXPECT_EQ(rank.link().totals().frozen_prefix, total == 5 ? 0 : 2);
     EXPECT_EQ(rank.link().applied_plan(), PlanId(1)) << "it has been dealt with";
+    rank.Steps(1);
+    EXPECT_EQ(rank.plans, (std::map<int64_t, int>{{total == 5 ? 6 : 5, 2}})) << "the total was too small";
+    EXPECT_EQ(rank.link().totals().frozen_prefix, 2);
     EXPECT_TRUE(rank.link().Stop(true).ok());
   }
 }
