@@ -62,6 +62,24 @@ class Unused(Layered):
         self.idle = nn.Linear(4, 4)
 
 
+def make(seed: int = 0, **options) -> Layered:
+    """A Layered whose weights follow from `seed`."""
+    torch.manual_seed(seed)
+    return Layered(**options)
+
+
+def backward(model: nn.Module, seed: int) -> None:
+    """Adds the gradients of a small batch, which follows from `seed`."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs, targets = torch.randn(6, 8, generator=generator), torch.randint(4, (6,), generator=generator)
+    nn.functional.cross_entropy(model(inputs), targets).backward()
+
+
+def equal(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    """Whether all are equal to the bit."""
+    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right))
+
+
 def layer_modules(model: Layered) -> list[LayerModule]:
     """Stem, each block, and the head with what follows it."""
     named = [("stem", model.stem), *((f"blocks.{i}", block) for i, block in enumerate(model.blocks))]
