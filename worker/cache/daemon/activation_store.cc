@@ -1,7 +1,6 @@
 #include "worker/cache/daemon/activation_store.h"
 
 #include <malloc.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstring>
@@ -9,33 +8,26 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/log.h"
 #include "common/base/monotonic.h"
 #include "common/base/status.h"
 #include "common/storage/folder_lock.h"
 #include "common/storage/free_space.h"
-#include "common/storage/rocksdb_log.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
 #include "rocksdb/options.h"
 #include "rocksdb/write_batch.h"
 #include "worker/cache/daemon/flush_times.h"
 #include "worker/cache/daemon/patient_files.h"
+#include "worker/cache/daemon/store_format.h"
 #include "worker/cache/daemon/targeted_files.h"
 #include "worker/cache/entry/cache_folder.h"
 
 namespace egeria::cache {
 namespace {
 
-// A key of a column family is a kind and the sample, big-endian. Lengths stay in the sorted files, so that the index is
-// read at the start without the entries, which lie in blob files.
-constexpr char kEntry = 'e';
-constexpr char kLength = 'l';
-constexpr size_t kKeyLength = 1 + sizeof(uint64_t);
-constexpr size_t kUuidLength = 36;
 // RocksDB's own files take this much at most, and a sixteenth of a quota that is small.
 constexpr int64_t kOwnFiles = int64_t{1} << 20;
 // The file system's free space is looked at anew after this much has been written.
@@ -47,99 +39,8 @@ constexpr int64_t kRecoverEveryMilliseconds = 1'000;
 // RocksDB's own files need this much room: some builds of RocksDB end the process where there is none.
 constexpr int64_t kRoomToOpen = int64_t{8} << 20;
 
-constexpr rlim_t kMinOpenFiles = 64;
-constexpr rlim_t kMaxOpenFiles = 65'536;
-
-// Half of the descriptors that the process may have are for files; the others are for connections.
-int MostOpenFiles() {
-  rlimit descriptors;
-  if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return kMinOpenFiles;
-  return static_cast<int>(std::clamp<rlim_t>(descriptors.rlim_cur / 2, kMinOpenFiles, kMaxOpenFiles));
-}
-
-// Keeps the small files of a damaged store aside, for whoever wants to know what happened, and returns their folder.
-// The entries are not kept: they would fill the disk, and can be computed again.
-std::string KeepLists(const std::string& folder) {
-  namespace fs = std::filesystem;
-  const fs::path kept = fs::path(folder) / "damaged";
-  std::error_code error;
-  fs::remove_all(kept, error);
-  fs::create_directory(kept, error);
-  for (const auto& file : fs::directory_iterator(folder, error)) {
-    const std::string name = file.path().filename().string();
-    const bool is_list = name == "CURRENT" || absl::StartsWith(name, "MANIFEST-") || absl::StartsWith(name, "OPTIONS-");
-    if (is_list) fs::copy(file.path(), kept / name, error);
-  }
-  return kept.string();
-}
-
-// Whether the status says that files are damaged, and not that the system could not read them.
-bool IsDamage(const rocksdb::Status& status) {
-  return status.IsCorruption() || status.IsInvalidArgument() || status.IsNotSupported() || status.IsPathNotFound();
-}
-
-std::string Key(char kind, uint64_t sample) {
-  std::string key(1, kind);
-  for (int shift = 56; shift >= 0; shift -= 8) key.push_back(static_cast<char>(sample >> shift & 0xff));
-  return key;
-}
-
-uint64_t SampleOf(const rocksdb::Slice& key) {
-  uint64_t sample = 0;
-  for (size_t i = 1; i < kKeyLength; ++i) sample = sample << 8 | static_cast<uint8_t>(key[i]);
-  return sample;
-}
-
-std::string FamilyName(const JobId& name, const Fingerprint& prefix) {
-  return absl::StrCat(name.text(), "/", absl::BytesToHexString(RawBytes(prefix)));
-}
-
-bool ParseFamilyName(absl::string_view text, JobId* name, Fingerprint* prefix) {
-  if (text.size() != kUuidLength + 1 + 2 * prefix->size() || text[kUuidLength] != '/') return false;
-  *name = JobId(std::string(text.substr(0, kUuidLength)));
-  const std::string bytes = absl::HexStringToBytes(text.substr(kUuidLength + 1));
-  std::memcpy(prefix->data(), bytes.data(), prefix->size());
-  return name->IsValid() && FamilyName(*name, *prefix) == text;
-}
-
-rocksdb::ColumnFamilyOptions FamilyOptions(const ActivationStore::Options& options) {
-  rocksdb::ColumnFamilyOptions family;
-  family.enable_blob_files = true;
-  family.min_blob_size = 512;  // lengths are smaller
-  family.blob_file_size = uint64_t{256} << 20;
-  // There is no garbage, since nothing is written twice; the collection would copy the oldest entries time and again.
-  family.enable_blob_garbage_collection = false;
-  family.compression = rocksdb::kNoCompression;
-  family.write_buffer_size = options.write_buffer_bytes;
-  family.max_write_buffer_number = 3;
-  return family;
-}
-
-rocksdb::Options DatabaseOptions(const ActivationStore::Options& options, rocksdb::Env* environment) {
-  rocksdb::Options database(rocksdb::DBOptions(), FamilyOptions(options));
-  database.env = environment;
-  database.create_if_missing = true;
-  database.db_write_buffer_size = 2 * options.write_buffer_bytes;
-  database.max_background_jobs = 2;
-  database.max_open_files = MostOpenFiles();
-  // Files take no more of the disk than is written, so that the store stays under the quota.
-  database.allow_fallocate = false;
-  database.info_log = std::make_shared<RocksdbLog>();
-  return database;
-}
-
 std::shared_ptr<rocksdb::ColumnFamilyHandle> Owned(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* handle) {
   return {handle, [db](rocksdb::ColumnFamilyHandle* last) { db->DestroyColumnFamilyHandle(last); }};
-}
-
-// Entries are written and deleted with these options.
-rocksdb::WriteOptions EntryWrites() {
-  rocksdb::WriteOptions writing;
-  writing.disableWAL = true;
-  writing.no_slowdown = true;  // an entry is lost rather than waited for
-  // A prefix may be dropped meanwhile. Without this option RocksDB takes that for a fault and writes no more.
-  writing.ignore_missing_column_families = true;
-  return writing;
 }
 
 }  // namespace
@@ -172,7 +73,7 @@ ActivationStore::~ActivationStore() {
 }
 
 absl::Status ActivationStore::OpenFiles() {
-  rocksdb::Options options = DatabaseOptions(options_, environment_.get());
+  rocksdb::Options options = DatabaseOptions(options_.write_buffer_bytes, environment_.get());
   options.listeners = {flush_times_};
   rocksdb::DB* db = nullptr;
   std::vector<std::string> names;
@@ -183,7 +84,7 @@ absl::Status ActivationStore::OpenFiles() {
       names = {rocksdb::kDefaultColumnFamilyName};
     }
     std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
-    for (const std::string& name : names) descriptors.emplace_back(name, FamilyOptions(options_));
+    for (const std::string& name : names) descriptors.emplace_back(name, FamilyOptions(options_.write_buffer_bytes));
     opened = HasLostItsBeginning(options_.folder)
                  ? rocksdb::Status::Corruption("its file CURRENT is missing")
                  : rocksdb::DB::Open(options, options_.folder, descriptors, &handles, &db);
@@ -221,8 +122,7 @@ bool ActivationStore::ReadIndex(const std::string& family_name, std::shared_ptr<
   if (good) {
     rocksdb::ReadOptions reading;
     const std::unique_ptr<rocksdb::Iterator> entry(db_->NewIterator(reading, family.handle.get()));
-    for (entry->Seek(Key(kLength, 0));
-         entry->Valid() && entry->key().size() == kKeyLength && entry->key()[0] == kLength; entry->Next()) {
+    for (entry->Seek(LengthKey(0)); entry->Valid() && IsLengthKey(entry->key()); entry->Next()) {
       uint32_t length = 0;
       if (entry->value().size() != sizeof(length)) continue;
       std::memcpy(&length, entry->value().data(), sizeof(length));
@@ -316,8 +216,8 @@ ActivationStore::Outcome ActivationStore::Put(const JobId& name, const Fingerpri
   if (outcome != Outcome::kStored) return outcome;
   const auto length = static_cast<uint32_t>(entry.size());
   rocksdb::WriteBatch batch;
-  batch.Put(handle.get(), Key(kEntry, sample), rocksdb::Slice(entry.data(), entry.size()));
-  batch.Put(handle.get(), Key(kLength, sample), rocksdb::Slice(reinterpret_cast<const char*>(&length), sizeof(length)));
+  batch.Put(handle.get(), EntryKey(sample), rocksdb::Slice(entry.data(), entry.size()));
+  batch.Put(handle.get(), LengthKey(sample), rocksdb::Slice(reinterpret_cast<const char*>(&length), sizeof(length)));
   const rocksdb::Status written = db_->Write(EntryWrites(), &batch);
   if (written.ok()) {
     KeepInMemory(name, prefix, sample, std::as_bytes(std::span(entry)));
@@ -358,7 +258,7 @@ size_t ActivationStore::Get(const JobId& name, const Fingerprint& prefix, uint64
   reading.verify_checksums = false;  // the entry has its own, which covers more
   const ReadTarget target(memory.first(length));
   rocksdb::PinnableSlice entry;
-  const rocksdb::Status read = db_->Get(reading, handle.get(), Key(kEntry, sample), &entry);
+  const rocksdb::Status read = db_->Get(reading, handle.get(), EntryKey(sample), &entry);
   if (target.is_filled()) {
     Remember(name, prefix, sample, target.place());
     KeepInMemory(name, prefix, sample, memory.first(length));
@@ -407,8 +307,8 @@ void ActivationStore::Discard(const JobId& name, const Fingerprint& prefix, uint
     handle = family->handle;
   }
   rocksdb::WriteBatch batch;
-  batch.Delete(handle.get(), Key(kEntry, sample));
-  batch.Delete(handle.get(), Key(kLength, sample));
+  batch.Delete(handle.get(), EntryKey(sample));
+  batch.Delete(handle.get(), LengthKey(sample));
   const rocksdb::Status written = db_->Write(EntryWrites(), &batch);
   if (!written.ok() && !written.IsIncomplete()) CountFailure("write", written.ToString());
   // This comes last: a client that learns that the entry is not there writes it anew, and that must follow the
@@ -473,7 +373,8 @@ ActivationStore::Outcome ActivationStore::MakeFamily(const JobId& name, const Fi
   DropRemoved();  // a family of this name may be among them
   if (FreeBytes(options_.folder) < kRoomForFamily) return Outcome::kNoSpace;
   rocksdb::ColumnFamilyHandle* made = nullptr;
-  const rocksdb::Status status = db_->CreateColumnFamily(FamilyOptions(options_), FamilyName(name, prefix), &made);
+  const rocksdb::Status status =
+      db_->CreateColumnFamily(FamilyOptions(options_.write_buffer_bytes), FamilyName(name, prefix), &made);
   if (!status.ok()) {
     CountFailure("make a column family", status.ToString());
     failed_ = true;
