@@ -24,7 +24,7 @@ class Duel:
 
     Attributes:
       ratio: the cost of its steps over that of the plain run's.
-      measured: its processor seconds over the plain run's.
+      measured: its processor seconds over the plain run's; None where they had other processors.
       gain: quality over the plain run's at its end, in the quality's unit.
       over_stop: over the plain run stopped at the same time.
       over_short: over the `short` run of about the same time; None where none was trained.
@@ -34,7 +34,7 @@ class Duel:
     label: str
     seed: int
     ratio: float
-    measured: float
+    measured: float | None
     gain: float
     over_stop: float
     over_short: float | None
@@ -48,7 +48,8 @@ def duels(runs: Group, step: Sequence[Mapping[str, float]], quality: Quality) ->
         for seed, record in sorted(seeds.items()):
             plain = runs.plain.get(seed)
             if plain is not None and record["kind"] == Kind.POLICY and "processor_seconds" in record:
-                measured = record["processor_seconds"] / plain["processor_seconds"]
+                same = record["machine"]["processor"] == plain["machine"]["processor"]
+                measured = record["processor_seconds"] / plain["processor_seconds"] if same else None
                 cost = step_cost(record, step) / plain["steps"]
                 found.append(_duel(label, seed, record, plain, (cost, measured), shorts(runs, seed), quality))
     return found
@@ -93,7 +94,7 @@ def _duel(
     seed: int,
     record: Record,
     plain: Record,
-    times: tuple[float, float],
+    times: tuple[float, float | None],
     short: Mapping[float, Record],
     quality: Quality,
 ) -> Duel:

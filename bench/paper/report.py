@@ -98,7 +98,7 @@ class _Page:
         return "\n\n".join(
             [
                 "# The paper's figures, made here",
-                _oracle_verdict(
+                oracle_verdict(
                     [duel for duel in self._duels if duel.label == ORACLE],
                     final_quality(self._runs.plain.values(), self._task.quality).deviation,
                     self._task.quality.unit,
@@ -111,7 +111,8 @@ class _Page:
                 f"Everything ran on {machine['cores']} cores that other programs used meanwhile, so wall time says "
                 "nothing here. The time of a run is the cost of its steps. Each counts what a step with its frozen "
                 "prefix takes, by the parts of figure 9. Being watched is not in it, which is in favour of policies. "
-                "Processor seconds of rank 0's process stand beside it, and vary with what the others did.",
+                "Beside it stand processor seconds of rank 0's process, where both runs had the same processor. They "
+                "vary with what the others did.",
                 "These commands make the page. `oracle` prints the variant that the next command takes:",
                 _commands(*self._training_commands()),
             ]
@@ -239,7 +240,7 @@ class _Page:
                     f"`{duel.label}`",
                     str(duel.seed),
                     f"{duel.ratio:.3f}",
-                    f"{duel.measured:.3f}",
+                    "another processor" if duel.measured is None else f"{duel.measured:.3f}",
                     f"{duel.gain:+.2f}",
                     f"{duel.over_stop:+.2f}",
                     "not trained" if duel.over_short is None else f"{duel.over_short:+.2f} (at {duel.short_ratio:.3f})",
@@ -415,6 +416,12 @@ class _Page:
             if won
             else "**Verdict.** No run beats both controls."
         )
+        if self._duels and (nearest := max(duel.over_stop for duel in self._duels)) < 0:
+            farthest = min(duel.over_stop for duel in self._duels)
+            text += (
+                f" Stopping the plain run then is better than each of them, by {-nearest:.2f} to {-farthest:.2f} "
+                f"{self._task.quality.unit}."
+            )
         unknown = [duel.label for duel in self._duels if duel not in known]
         text += f" No shorter schedule has been trained beside {_listed(unknown)}." if unknown else ""
         text += f" Under 3 % of the time is saved by {_listed(idle)}." if idle else ""
@@ -425,7 +432,7 @@ class _Page:
         return text
 
 
-def _oracle_verdict(found: Sequence[Duel], noise: float | None, unit: str) -> str:
+def oracle_verdict(found: Sequence[Duel], noise: float | None, unit: str) -> str:
     """The first line. `noise`: standard deviation of the plain runs' quality over the seeds."""
     ratio, over_stop, over_short = (spread_of(found, value) for value in ("ratio", "over_stop", "over_short"))
     if ratio is None or over_stop is None:
@@ -433,10 +440,14 @@ def _oracle_verdict(found: Sequence[Duel], noise: float | None, unit: str) -> st
     controls = {"stopping the plain run": over_stop}
     if over_short is not None:
         controls["a shorter schedule"] = over_short
-    lost = [name for name, over in controls.items() if over.mean < 0]
+    lost = [name for name, over in controls.items() if over.mean < -(noise or 0)]
+    level = [name for name, over in controls.items() if -(noise or 0) <= over.mean < (noise or 0)]
     seeds = f"{ratio.count} seed{'s' if ratio.count > 1 else ''}"
     if lost:
-        verdict = f"**The premise fails at this scale ({seeds}): even an oracle loses to {' and to '.join(lost)}.**"
+        besides = f", and is no better than {' and '.join(level)}" if level else ""
+        verdict = (
+            f"**The premise fails at this scale ({seeds}): even an oracle loses to {' and to '.join(lost)}{besides}.**"
+        )
     elif noise is None or min(over.mean for over in controls.values()) < noise:
         verdict = f"**The premise is not shown at this scale ({seeds}): an oracle is within the noise of doing less.**"
     else:

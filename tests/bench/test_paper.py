@@ -13,9 +13,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from bench import tasks
 from bench.harness.command_line import main as bench
 from bench.paper.__main__ import main as paper
-from bench.paper.duels import step_cost, stopped_at
+from bench.paper.duels import Duel, step_cost, stopped_at
 from bench.paper.measurements import _moving, phases
 from bench.paper.oracle import flat_since, schedule
+from bench.paper.report import oracle_verdict
 from bench.paper.similarity import cka, pwcca
 
 RANDOM = np.random.default_rng(0)
@@ -92,6 +93,20 @@ def test_a_run_costs_what_its_steps_do_with_what_is_frozen():
     switches = [{"step": 60, "frozen_prefix": 1}, {"step": 80, "frozen_prefix": 0}]
     assert step_cost({"steps": 100, "switches": switches}, step) == 60 + 20 / 2 + 20
     assert step_cost({"steps": 100, "switches": []}, step) == 100
+
+
+@pytest.mark.parametrize(
+    "over_stop, over_short, says",
+    [
+        (-1.1, -0.5, "fails at this scale (1 seed): even an oracle loses to stopping the plain run and to a shorter"),
+        (-1.1, -0.1, "even an oracle loses to stopping the plain run, and is no better than a shorter schedule.**"),
+        (-0.1, 0.1, "is not shown at this scale (1 seed)"),
+        (0.5, 0.5, "does not fail at this scale (1 seed)"),
+    ],
+)
+def test_an_oracle_loses_only_where_it_is_worse_by_more_than_the_noise(over_stop, over_short, says):
+    oracle = Duel("oracle", 1, 0.6, None, -0.8, over_stop, over_short, 0.6)
+    assert says in oracle_verdict([oracle], 0.3, "points")
 
 
 @pytest.mark.usefixtures("preloaded_ranks")
