@@ -440,8 +440,9 @@ def oracle_verdict(found: Sequence[Duel], noise: float | None, unit: str) -> str
     controls = {"stopping the plain run": over_stop}
     if over_short is not None:
         controls["a shorter schedule"] = over_short
-    lost = [name for name, over in controls.items() if over.mean < -(noise or 0)]
-    level = [name for name, over in controls.items() if -(noise or 0) <= over.mean < (noise or 0)]
+    margin = noise or 0.0
+    lost = [name for name, over in controls.items() if over.mean < -margin]
+    level = [name for name, over in controls.items() if -margin <= over.mean < margin]
     seeds = f"{ratio.count} seed{'s' if ratio.count > 1 else ''}"
     if lost:
         besides = f", and is no better than {' and '.join(level)}" if level else ""

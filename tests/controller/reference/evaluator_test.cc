@@ -479,8 +479,8 @@ class EngineFaultTest : public EvaluatorTest {
     std::mt19937_64 random(1);
     return {RandomTensor("x", {kBatch, 8}, random), RandomTensor("g", {kBatch, kBatch}, random)};
   }
-  // Sends the signal once the process works at something: it has taken `busy` of the processor by then, which is to be
-  // more than it takes to start where it is new, on a slow machine too.
+  // Sends the signal once the process works at something: it has taken `busy` of the processor by then. For a new
+  // process that must be more than it takes to start, on a slow machine too.
   void SignalWorkingEngine(int number, absl::Duration busy = absl::Milliseconds(300)) {
     const pid_t engine = WaitForEngine();
     ASSERT_GT(engine, 0);
