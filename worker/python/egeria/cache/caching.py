@@ -18,6 +18,7 @@ from egeria.cache.other_forms import AS_THEY_ARE, Forms
 from egeria.cache.prefix_store import ROUNDING, PrefixStore, fingerprint
 from egeria.cache.refused import Refused
 from egeria.cache.repeated_samples import Repeats
+from egeria.cache.settling import Settling
 from egeria.cache.shallower_prefix import ShallowerPrefix
 from egeria.cache.skipper import Skipper
 from egeria.config import Config
@@ -31,10 +32,6 @@ _logger = logging.getLogger("egeria")
 
 # Batches that are read ahead, as far as they are known.
 _AHEAD = 8
-# A change of frozen layers that lasts so many steps is taken for what they are.
-_SETTLED_AFTER = 4
-# So many returns in a row to layers that have changed come at once. Each further one waits twice as long.
-_RETURNS_AT_ONCE = 2
 # So many shallower prefixes help to keep a deeper one, for so many epochs.
 _MOST_SHALLOWER = 2
 _EPOCHS_OF_SHALLOWER = 2
@@ -110,14 +107,7 @@ class Caching:
         self._samples_before = stand_in.counts.copy()
         self._fingerprint = b""  # the skipped part has it, or had it
         self._form = b""  # in which it is computed
-        # Where that has changed: the steps since then, the fingerprint at the last look, and the steps after which one
-        # that stays counts as settled.
-        self._steps_changed = 0
-        self._seen = b""
-        self._settled_after = _SETTLED_AFTER
-        # Such returns since a pass was skipped, and the passes that were skipped before the newest one.
-        self._returns = 0
-        self._skipped_before = 0
+        self._settling = Settling(lambda: self._gate.ledger.counters()["passes_skipped"])
 
     @classmethod
     def of(
@@ -189,8 +179,7 @@ class Caching:
             self._look()
             if not may_begin and self._part is not None and not self._part.fingerprint.trains:
                 return
-            self._settled_after = _SETTLED_AFTER
-            self._returns = 0
+            self._settling.begin_anew()
             begins = bool(self._modules) and may_begin
             if begins:
                 self._hold_shallower()
@@ -305,28 +294,14 @@ class Caching:
         self._is_first = False
 
     def _return_when_settled(self) -> None:
-        """Contents decide: where the part is what it was, it is skipped as before; where it stays something else,
-        that is a part, too. Looks take a while and come more and more rarely, and so does the second. So do returns
-        after which no pass is skipped, since what changes in each pass would have each of them begin in vain."""
-        self._steps_changed += 1
-        if self._part is None or self._steps_changed & (self._steps_changed - 1):
+        """Has a part that was changed skipped again, once it has settled."""
+        if self._part is None or not self._settling.looks_now():
             return
-        skipped = self._gate.ledger.counters()["passes_skipped"]
-        if skipped > self._skipped_before:
-            self._returns = 0
-        if self._steps_changed < 2 ** (self._returns + 1 - _RETURNS_AT_ONCE):
-            return
-        seen, self._seen = self._seen, fingerprint(self._part.look(), self._form)
-        is_back = self._seen == self._fingerprint
-        if not is_back:
-            if self._seen != seen or self._steps_changed < self._settled_after:
-                return
-            self._settled_after *= 4
-        self._returns += 1
-        self._skipped_before = skipped
-        self._look()
-        self._leave(forget=not is_back)
-        self._begin()
+        seen = fingerprint(self._part.look(), self._form)
+        if self._settling.returns(seen, self._fingerprint):
+            self._look()
+            self._leave(forget=seen != self._fingerprint)
+            self._begin()
 
     def _begin(self) -> None:
         if self._cache is None:
@@ -418,8 +393,7 @@ class Caching:
         if forget:
             self._forget()
         self._search = self._part = None
-        self._steps_changed = 0
-        self._seen = b""
+        self._settling.await_change()
         self._gate.follow()
 
     def _forget(self) -> None:

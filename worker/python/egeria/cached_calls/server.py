@@ -25,6 +25,7 @@ from egeria.cache.proofs_by_shape import Proofs
 from egeria.cache.proven import Proven
 from egeria.cache.refused import Refused
 from egeria.cache.repeated_samples import Repeats
+from egeria.cache.settling import Settling
 from egeria.cached_calls.cache_line import CacheLine, keys_of
 from egeria.cached_calls.output_proof import Recording, WholeCall, prove_output
 from egeria.cached_calls.recurrence import Recurrence
@@ -39,8 +40,6 @@ _logger = logging.getLogger("egeria")
 # A network is left alone after this many failures in a row, and when more settings than that are refused.
 _MAX_FAILURES = 3
 _MAX_SETTINGS = 16
-# Other contents that last so many calls are taken for what the network is.
-_SETTLED_AFTER = 4
 
 
 class _Proofs(Proofs):
@@ -124,10 +123,8 @@ class CallServer:
         self._salt = b""  # the newest proof has it
         self._contents: ModuleFingerprint | None = None
         self._fingerprint = b""
-        # These are about contents that have changed: calls since then, the newest look, calls until it is believed.
-        self._calls_changed = 0
-        self._seen = b""
-        self._settled_after = _SETTLED_AFTER
+        self._is_changed = False  # the contents are others than these
+        self._settling = Settling(lambda: self.gate.ledger.counters()["passes_skipped"])
 
     def call(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A call of the network, whose own forward function is `original`."""
@@ -248,12 +245,12 @@ class CallServer:
         Raises:
           Refused: [WEIGHTS_CHANGED], [SETTING_CHANGED] it is not any more.
         """
-        if self._calls_changed == 0:
+        if not self._is_changed:
             try:
                 assert self._contents is not None
                 self._contents.check_unchanged(0)
             except Refused as error:
-                self._calls_changed = 1
+                self._is_changed = True
                 text = str(error).removeprefix(f"[{error.name}] ")
                 raise Refused(error.name, f"{text}; calls are served when it is back") from error
         elif not self._has_settled():
@@ -265,21 +262,19 @@ class CallServer:
         return True
 
     def _has_settled(self) -> bool:
-        """Contents decide: where they are what they were, calls are served as before; where they stay something else,
-        that is a network, too. Looks take a while and come more and more rarely, and so does the second."""
-        self._calls_changed += 1
-        if self._calls_changed & (self._calls_changed - 1):
+        """Whether a network that was changed is served again from now on."""
+        if not self._settling.looks_now():
             return False
         contents = ModuleFingerprint(self._network, None, function=self._keep)
-        seen, self._seen = self._seen, fingerprint(contents)
-        if self._seen == self._fingerprint:
-            self._contents = contents
-        elif self._seen == seen and self._calls_changed >= self._settled_after:
-            self._settled_after *= 4
-            self._know(contents)
-        else:
+        seen = fingerprint(contents)
+        if not self._settling.returns(seen, self._fingerprint):
             return False
-        self._calls_changed = 0
+        if seen == self._fingerprint:
+            self._contents = contents
+        else:
+            self._know(contents)
+        self._settling.await_change()
+        self._is_changed = False
         return True
 
     def _know(self, contents: ModuleFingerprint) -> None:
