@@ -171,8 +171,10 @@ class Group:
     """All that was recorded of one task with the same settings, profile and ranks.
 
     Attributes:
-      plain: records of the plain runs, by seed.
-      others: records of the other runs, by label and seed.
+      plain: records of the plain runs, by seed; without those of `tuning`.
+      others: records of the other runs but the sweep's, by label and seed.
+      sweep: records of the rate sweep.
+      tuning: records of plain runs whose seeds have served the sweep alone, which no other number counts.
     """
 
     task: str
@@ -181,10 +183,13 @@ class Group:
     settings: str
     plain: Mapping[int, Record]
     others: Mapping[str, Mapping[int, Record]]
+    sweep: Sequence[Record] = ()
+    tuning: Sequence[Record] = ()
 
     @property
     def records(self) -> list[Record]:
-        return [*self.plain.values(), *(record for runs in self.others.values() for record in runs.values())]
+        others = (record for runs in self.others.values() for record in runs.values())
+        return [*self.plain.values(), *others, *self.sweep, *self.tuning]
 
     @property
     def policies(self) -> list[str]:
@@ -222,11 +227,30 @@ def group(records: Sequence[Record]) -> list[Group]:
         )  # among runs of one label with different options the newest counts
         others: dict[str, dict[int, Record]] = {}
         for record in chosen:
-            if record["kind"] != Kind.PLAIN:
+            if record["kind"] not in (Kind.PLAIN, Kind.SWEEP):
                 others.setdefault(record["run"], {})[record["seed"]] = record
+        sweep = {(record["run"], record["seed"]): record for record in chosen if record["kind"] == Kind.SWEEP}
         plain = {record["seed"]: record for record in chosen if record["kind"] == Kind.PLAIN}
-        found.append(Group(task, profile, ranks, latest["settings"], plain, others))
+        tuning = _tuning_seeds(plain, others, {seed for _, seed in sweep})
+        found.append(
+            Group(
+                task,
+                profile,
+                ranks,
+                latest["settings"],
+                {seed: record for seed, record in plain.items() if seed not in tuning},
+                others,
+                list(sweep.values()),
+                [plain[seed] for seed in sorted(tuning)],
+            )
+        )
     return found
+
+
+def _tuning_seeds(plain: Mapping[int, Record], others: Mapping[str, Mapping[int, Record]], swept: set[int]) -> set[int]:
+    """The seeds with a plain run that serves the sweep alone; none where no seed would be left."""
+    found = {seed for seed in swept & set(plain) if not any(seed in seeds for seeds in others.values())}
+    return found if found != set(plain) else set()
 
 
 def final_quality(records: Iterable[Record], quality: Quality) -> Spread | None:

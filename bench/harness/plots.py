@@ -35,7 +35,7 @@ def draw_pareto(file: pathlib.Path, runs: Group, quality: Quality) -> None:
     colours = iter(plt.get_cmap("tab10").colors * 4)
     for label in runs.others:
         found = row(runs, label, quality)
-        if found is None or label in runs.variants or found.kind is Kind.SWEEP:
+        if found is None or label in runs.variants:
             continue
         if found.kind in controls:
             controls[found.kind].append((100 * found.ratio.mean, found.gain.mean))

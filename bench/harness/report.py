@@ -30,6 +30,7 @@ from bench.harness.comparisons import (
 from bench.harness.errors import BenchError
 from bench.harness.overview import overview, report_name, table
 from bench.harness.runs import Kind
+from bench.harness.sweeps import best_peak, qualities
 from bench.harness.task import Quality
 from bench.harness.verdicts import further, judge, summary
 from bench.harness.wording import (
@@ -130,6 +131,7 @@ def task_report(runs: Group, quality: Quality) -> str:
         "",
         *_other_scores(runs, rows, quality),
         *_variant_table(runs, quality),
+        *_rate_sweep(runs, quality),
         "## What was frozen when",
         "",
         f"![Frozen share over the steps]({name}-timeline.svg)",
@@ -279,11 +281,10 @@ def _all_runs(runs: Group, rows: Sequence[Row], quality: Quality) -> list[str]:
         f"`early` freezes {share:.0%} of the layer modules at {at:.0%} of the steps. `short` has the whole schedule in "
         "the share of the steps that its name says. `drop` leaves as many steps out where rates are low. `horizon` is "
         "`short` at its own best rate, and `drop-raised` is `drop` at raised rates. `decay` has rates that get smaller "
-        "towards the front. `sweep` has other rates throughout. It is about quality, so that its times are left out. "
-        "Processor time is that of a rank with its share of the cache's. The account is the session's own: what "
-        "freezing saved, less what it cost. Frozen is the share of the parameters, averaged over the steps. The time "
-        "to plain's quality is a share of the time that the plain run takes to get there. Brackets say how many seeds "
-        "got there. Less noise means: to that quality less the deviation of the plain runs.",
+        "towards the front. Processor time is that of a rank with its share of the cache's. The account is the "
+        "session's own: what freezing saved, less what it cost. Frozen is the share of the parameters, averaged over "
+        "the steps. The time to plain's quality is a share of the time that the plain run takes to get there. Brackets "
+        "say how many seeds got there. Less noise means: to that quality less the deviation of the plain runs.",
     ]
 
 
@@ -329,6 +330,35 @@ def _variant_table(runs: Group, quality: Quality) -> list[str]:
             f"{saved(found)} | {_share(found.frozen)} | {switches:.1f} |"
         )
     return [*lines, ""]
+
+
+def _rate_sweep(runs: Group, quality: Quality) -> list[str]:
+    """Whether the plain run's learning rate is the best of those that were tried."""
+    swept = qualities(runs.records)
+    if not swept:
+        return []
+    lines = [
+        "## The learning rate of the plain run",
+        "",
+        f"| share of the steps | rate, of the task's own | seeds | quality, {quality.unit} |",
+        "|---|---|---|---|",
+    ]
+    for share, peaks in sorted(swept.items(), reverse=True):
+        for peak, finals in sorted(peaks.items()):
+            mean = quality.scale * statistics.fmean(finals.values())
+            lines.append(
+                f"| {100 * share:.0f} % | {peak:g} | {len(finals)} | {plain_number(mean, unit_digits(quality))} |"
+            )
+    best = best_peak(runs.records, quality, max(swept))
+    tuned = "The task's own rate is the best" if best == 1.0 else f"The best rate is {best:g} times the task's own"
+    alone = " No other number here counts the seeds of the sweep." if runs.tuning else ""
+    return [
+        *lines,
+        "",
+        f"{tuned} at {100 * max(swept):.0f} % of the steps. A sweep is about quality, so that its times are left out."
+        f"{alone}",
+        "",
+    ]
 
 
 def _policy(runs: Group, label: str) -> str:
@@ -384,9 +414,7 @@ def _share(share: float | None) -> str:
 
 
 def _time_cells(found: Row) -> str:
-    """Mean and extremes of the time saved, and the processor time's; a sweep may run on a busy machine."""
-    if found.kind is Kind.SWEEP:
-        return "- | - | -"
+    """Mean and extremes of the time saved, and the processor time's."""
     part = found.ratio.complement
     processor = "-" if found.processor is None else percents(found.processor.complement, 1)
     return (
@@ -395,6 +423,6 @@ def _time_cells(found: Row) -> str:
 
 
 def _reached(spread: Spread | None, found: Row) -> str:
-    if spread is None or found.kind is Kind.SWEEP:
+    if spread is None:
         return "-"
     return f"{100 * spread.mean:.0f} % ({spread.count}/{found.gain.count})"

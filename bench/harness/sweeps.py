@@ -22,19 +22,24 @@ def sweep_runs(peaks: Sequence[float], shares: Sequence[float]) -> list[Run]:
 
 
 def qualities(records: Sequence[Mapping[str, Any]]) -> dict[float, dict[float, dict[int, float]]]:
-    """Final qualities of the sweep and the plain runs, by share of the steps, peak rate over the task's, and seed.
-    Shares at which a single rate was tried are left out."""
+    """Final qualities of the sweep and the plain runs, by share of the steps, peak rate over the task's, and seed: of
+    the seeds for which all rates were tried. Shares at which a single rate was tried are left out."""
     found: dict[float, dict[float, dict[int, float]]] = {}
     for record in records:
         if record["kind"] in (Kind.PLAIN, Kind.SWEEP):
             peak = record["options"].get(PEAK, 1.0)
-            found.setdefault(record["share"], {}).setdefault(peak, {})[record["seed"]] = record["final"]
-    return {share: peaks for share, peaks in found.items() if len(peaks) > 1}
+            found.setdefault(record.get("share", 1.0), {}).setdefault(peak, {})[record["seed"]] = record["final"]
+    swept = {}
+    for share, peaks in found.items():
+        seeds = set.intersection(*(set(finals) for finals in peaks.values()))
+        if seeds and len(peaks) > 1:
+            swept[share] = {peak: {seed: finals[seed] for seed in sorted(seeds)} for peak, finals in peaks.items()}
+    return swept
 
 
 def best_peak(records: Sequence[Mapping[str, Any]], quality: Quality, share: float) -> float | None:
     """Returns the best multiple of the task's rates for this share of its steps, by the sweep of the nearest length.
-    Means are over the seeds for which all rates were tried. Returns None without such a sweep.
+    Means are over its seeds. Returns None without such a sweep.
 
     Args:
       records: of one task, profile, settings and number of ranks.
@@ -43,12 +48,9 @@ def best_peak(records: Sequence[Mapping[str, Any]], quality: Quality, share: flo
     if not swept:
         return None
     peaks = swept[min(swept, key=lambda known: abs(math.log(known / share)))]
-    seeds = set.intersection(*(set(finals) for finals in peaks.values()))
-    if not seeds:
-        return None
 
     def gain(peak: float) -> float:
-        mean = statistics.fmean(quality.gain(peaks[peak][seed], 0.0) for seed in seeds)
+        mean = statistics.fmean(quality.gain(final, 0.0) for final in peaks[peak].values())
         return mean if math.isfinite(mean) else -math.inf  # it diverged
 
     return max(peaks, key=gain)

@@ -135,9 +135,30 @@ def test_stopping_is_the_plain_curve_at_the_policys_time():
     assert comparisons.between_evaluations(runs) == pytest.approx(1 / 3)
 
 
-def test_a_sweep_tells_no_times():
-    swept = record("sweep 2", 0, 0.3, 900, kind="sweep", options={"peak": 2.0})
-    assert "| -0.1000 | -0.1000 | - | - | - | - |" in task_report(group(plain(0), swept), LOSS)
+def swept(seed: int, peak: float, final: float) -> dict:
+    return record(f"sweep {peak:g}", seed, final, 900, kind="sweep", options={"peak": peak})
+
+
+def test_a_sweep_tells_which_rate_is_best_and_no_times():
+    page = task_report(group(plain(0, 0.2), swept(0, 2, 0.3), swept(0, 0.5, 0.25)), LOSS)
+    assert "| 100 % | 0.5 | 1 | 0.2500 |\n| 100 % | 1 | 1 | 0.2000 |\n| 100 % | 2 | 1 | 0.3000 |" in page
+    assert "The task's own rate is the best at 100 % of the steps." in page
+    assert "900" not in page and "`sweep 2` |" not in page
+    assert "The best rate is 2 times the task's own at 100 % of" in task_report(
+        group(plain(0, 0.2), swept(0, 2, 0.1)), LOSS
+    )
+
+
+def test_a_seed_that_served_the_sweep_alone_counts_in_no_other_number():
+    tuning = record("plain", 100, 0.9, 900, kind="plain")
+    runs = group(plain(0), plain(1), record("auto", 0, 0.2, 90), tuning, swept(100, 2, 0.95))
+    assert sorted(runs.plain) == [0, 1]
+    assert "in 100 s (100 to 100)" in task_report(runs, LOSS)
+    assert "No other number here counts the seeds of the sweep." in task_report(runs, LOSS)
+    assert len(runs.records) == 5
+    # A seed of the sweep that has a policy's run as well counts, and so do plain runs where there are no others.
+    assert sorted(group(plain(0), record("auto", 0, 0.2, 90), swept(0, 2, 0.3)).plain) == [0]
+    assert sorted(group(plain(0), swept(0, 2, 0.3)).plain) == [0]
 
 
 def test_other_scores_stand_beside_the_quality():
