@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from bench import tasks  # noqa: E402
 from bench.harness import records  # noqa: E402
-from bench.harness.comparisons import Record  # noqa: E402
+from bench.harness.groups import Record  # noqa: E402
 
 # With a fixed salt the same record gives the same file.
 matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "egeria", "font.size": 9})

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
-import functools
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.harness.runs import Kind, control_share, own_options
+from bench.harness.groups import Group, Record
+from bench.harness.origins import constants_in_words
+from bench.harness.runs import Kind, control_share
+from bench.harness.spread import Spread, Verdict
 from bench.harness.task import Quality
-
-Record = Mapping[str, Any]
 
 # The control that takes no run: the plain run of the same seed, stopped when the policy's training was over.
 STOP = "stop"
@@ -30,79 +28,6 @@ _NO_SCORES = ("step", "seconds", "processor_seconds")
 _STOPPED = ("decay",)
 # Where a control of this kind would be one of another kind, it is not run.
 _STANDS_FOR = {"horizon": "short"}
-
-# 95 % quantiles of Student's t, by degrees of freedom from 1 on. For more than ten the tenth is taken, which makes
-# intervals a little too wide.
-_STUDENT_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
-
-
-class Verdict(str, enum.Enum):
-    """How a difference that is positive where better is judged, by the 90 % interval of its mean."""
-
-    BEATS = "beats"
-    LOSES = "loses"
-    OPEN = "cannot be told apart"
-    ONE_SEED = "cannot be told: one seed"
-    DIVERGED = "cannot be told: a run diverged"
-
-
-@dataclasses.dataclass(frozen=True)
-class Spread:
-    """Values of several seeds; NaN throughout where one of them is.
-
-    Attributes:
-      deviation: sample standard deviation; None for a single value.
-    """
-
-    mean: float
-    deviation: float | None
-    least: float
-    most: float
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
-        """None without values."""
-        if not values:
-            return None
-        if not all(math.isfinite(value) for value in values):
-            return cls(math.nan, None, math.nan, math.nan, len(values))
-        return cls(
-            statistics.fmean(values),
-            statistics.stdev(values) if len(values) > 1 else None,
-            min(values),
-            max(values),
-            len(values),
-        )
-
-    @property
-    def diverged(self) -> bool:
-        """Whether one of the values is no finite number."""
-        return not math.isfinite(self.mean)
-
-    @property
-    def half_width(self) -> float | None:
-        """Half of the two-sided 90 % interval of the mean, by Student's t; None without a deviation."""
-        if self.deviation is None:
-            return None
-        quantile = _STUDENT_95[min(self.count - 1, len(_STUDENT_95)) - 1]
-        return quantile * self.deviation / math.sqrt(self.count)
-
-    @property
-    def complement(self) -> Spread:
-        """Returns the shares that these leave of the whole."""
-        return dataclasses.replace(self, mean=1 - self.mean, least=1 - self.most, most=1 - self.least)
-
-    @property
-    def verdict(self) -> Verdict:
-        """Where the values are paired differences."""
-        if self.diverged:
-            return Verdict.DIVERGED
-        if self.half_width is None:
-            return Verdict.ONE_SEED
-        if self.mean > self.half_width:
-            return Verdict.BEATS
-        return Verdict.LOSES if self.mean < -self.half_width else Verdict.OPEN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,93 +91,6 @@ class Duel:
     control_ratio: Spread
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """All that was recorded of one task with the same settings, profile and ranks.
-
-    Attributes:
-      plain: records of the plain runs, by seed; without those of `tuning`.
-      others: records of the other runs but the sweep's, by label and seed.
-      sweep: records of the rate sweep.
-      tuning: records of plain runs whose seeds have served the sweep alone, which no other number counts.
-    """
-
-    task: str
-    profile: str
-    ranks: int
-    settings: str
-    plain: Mapping[int, Record]
-    others: Mapping[str, Mapping[int, Record]]
-    sweep: Sequence[Record] = ()
-    tuning: Sequence[Record] = ()
-
-    @property
-    def records(self) -> list[Record]:
-        others = (record for runs in self.others.values() for record in runs.values())
-        return [*self.plain.values(), *others, *self.sweep, *self.tuning]
-
-    @property
-    def policies(self) -> list[str]:
-        """Labels of policies under their own names, in as many steps as the plain run."""
-        return [label for label, seeds in self.others.items() if label == next(iter(seeds.values()))["policy"]]
-
-    @functools.cached_property
-    def variants(self) -> list[str]:
-        """Labels of policies with constants of their own (`--variant`)."""
-        found = []
-        for label, seeds in self.others.items():
-            record = next(iter(seeds.values()))
-            if record["kind"] == Kind.POLICY and label.partition("+")[0] != record["policy"]:
-                found.append(label)
-        return found
-
-
-def group(records: Sequence[Record]) -> list[Group]:
-    """Groups records by task, profile and ranks; where settings differ, those of the newest record count."""
-    newest: dict[tuple[Any, ...], Record] = {}
-    for record in records:
-        kind = (record["task"], record["profile"], record["ranks"])
-        if kind not in newest or record["started"] >= newest[kind]["started"]:
-            newest[kind] = record
-    found = []
-    for (task, profile, ranks), latest in sorted(newest.items()):
-        chosen = [
-            record
-            for record in records
-            if (record["task"], record["profile"], record["ranks"]) == (task, profile, ranks)
-            and record["settings"] == latest["settings"]
-        ]
-        chosen.sort(
-            key=lambda record: record["started"]
-        )  # among runs of one label with different options the newest counts
-        others: dict[str, dict[int, Record]] = {}
-        for record in chosen:
-            if record["kind"] not in (Kind.PLAIN, Kind.SWEEP):
-                others.setdefault(record["run"], {})[record["seed"]] = record
-        sweep = {(record["run"], record["seed"]): record for record in chosen if record["kind"] == Kind.SWEEP}
-        plain = {record["seed"]: record for record in chosen if record["kind"] == Kind.PLAIN}
-        tuning = _tuning_seeds(plain, others, {seed for _, seed in sweep})
-        found.append(
-            Group(
-                task,
-                profile,
-                ranks,
-                latest["settings"],
-                {seed: record for seed, record in plain.items() if seed not in tuning},
-                others,
-                list(sweep.values()),
-                [plain[seed] for seed in sorted(tuning)],
-            )
-        )
-    return found
-
-
-def _tuning_seeds(plain: Mapping[int, Record], others: Mapping[str, Mapping[int, Record]], swept: set[int]) -> set[int]:
-    """The seeds with a plain run that serves the sweep alone; none where no seed would be left."""
-    found = {seed for seed in swept & set(plain) if not any(seed in seeds for seeds in others.values())}
-    return found if found != set(plain) else set()
-
-
 def final_quality(records: Iterable[Record], quality: Quality) -> Spread | None:
     """The spread of the final quality, in its unit; None without records."""
     return Spread.of([quality.scale * record["final"] for record in records])
@@ -274,7 +112,7 @@ def time_to(record: Record, quality: Quality, target: float) -> float | None:
 
 def row(runs: Group, label: str, quality: Quality) -> Row | None:
     """None where no seed has both the run and the plain one."""
-    pairs = _pairs(runs, label)
+    pairs = runs.pairs(label)
     if not pairs:
         return None
     plain_runs = final_quality((plain for _, plain in pairs), quality)
@@ -308,7 +146,7 @@ def quality_at(record: Record, quality: Quality, seconds: float) -> float:
 def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
     """A policy's run against stopping, and against the other controls. A control that was run for half of the seeds or
     more counts over those that have it."""
-    pairs = _pairs(runs, label)
+    pairs = runs.pairs(label)
     if not pairs:
         return []
     found = [_duel(label, STOP, pairs, [_stopped(plain, record, quality) for record, plain in pairs], quality)]
@@ -403,7 +241,7 @@ def difference(runs: Group, label: str, other: str, quality: Quality) -> Spread 
     """Quality of one label over another's as a share of the plain run's, over the seeds that have both; None without
     any."""
     others = runs.others.get(other, {})
-    pairs = [(record, plain) for record, plain in _pairs(runs, label) if record["seed"] in others]
+    pairs = [(record, plain) for record, plain in runs.pairs(label) if record["seed"] in others]
     gains = [quality.gain(record["final"], others[record["seed"]]["final"]) for record, _ in pairs]
     return _relative(gains, pairs, quality)
 
@@ -411,7 +249,7 @@ def difference(runs: Group, label: str, other: str, quality: Quality) -> Spread 
 def other_scores(runs: Group, label: str, quality: Quality) -> dict[str, tuple[float, Spread]]:
     """The scores at the end beside the quality, by name: the mean over the seeds that have the plain run, too, and the
     differences to it, in the score's own unit. Those that not all of the records have are left out."""
-    ends = [(record["curve"][-1], plain["curve"][-1]) for record, plain in _pairs(runs, label)]
+    ends = [(record["curve"][-1], plain["curve"][-1]) for record, plain in runs.pairs(label)]
     names = [name for name in ends[0][0] if name not in (*_NO_SCORES, quality.name)] if ends else []
     return {
         name: (
@@ -423,68 +261,9 @@ def other_scores(runs: Group, label: str, quality: Quality) -> dict[str, tuple[f
     }
 
 
-def mixture(runs: Group, label: str) -> str:
-    """Tells which versions, machines and constants made the label's runs, where they differ between its seeds or the
-    plain runs that they are paired with; otherwise ""."""
-    pairs = _pairs(runs, label)
-    found = []
-    for origin in (_version, machine_of):
-        own = {record["seed"]: origin(record) for record, _ in pairs}
-        plain = {record["seed"]: origin(record) for _, record in pairs}
-        if len({*own.values(), *plain.values()}) > 1:
-            found += [
-                _sentence(_by_seed(own)),
-                "The plain runs" + (" likewise" if plain == own else f": {_by_seed(plain)}"),
-            ]
-    constants = {record["seed"]: f"with {constants_in_words(record) or 'its own constants'}" for record, _ in pairs}
-    if len(set(constants.values())) > 1:
-        found.append(_sentence(_by_seed(constants)))
-    return ". ".join(found)
-
-
-def plain_mixture(runs: Group) -> str:
-    """By which versions and on which machines the plain runs were made, where they differ; else ""."""
-    found = [{seed: origin(record) for seed, record in runs.plain.items()} for origin in (_version, machine_of)]
-    return ". ".join(_sentence(_by_seed(texts)) for texts in found if len(set(texts.values())) > 1)
-
-
-def machine_of(record: Record) -> str:
-    """The machine of a record, in words."""
-    facts = record["machine"]
-    return f"on {facts['cores']} cores ({facts['processor']}), device {facts['device']}, torch {facts['torch']}"
-
-
-def _version(record: Record) -> str:
-    return f"by version {record['machine']['egeria']}"
-
-
-def constants_in_words(record: Record) -> str:
-    """As JSON; "" where they are the policy's own."""
-    return "" if record["options"] == own_options(record["policy"]) else f"`{json.dumps(record['options'])}`"
-
-
 def _constants_of_all(pairs: Sequence[tuple[Record, Record]]) -> str:
     found = list(dict.fromkeys(constants_in_words(record) for record, _ in pairs))
     return ", ".join(text or "its own" for text in found) if any(found) else ""
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def _by_seed(texts: Mapping[int, str]) -> str:
-    seeds: dict[str, list[str]] = {}
-    for seed, text in sorted(texts.items()):
-        seeds.setdefault(text, []).append(str(seed))
-    return ", ".join(
-        f"seed{'s' if len(numbers) > 1 else ''} {', '.join(numbers)} {text}" for text, numbers in seeds.items()
-    )
-
-
-def _pairs(runs: Group, label: str) -> list[tuple[Record, Record]]:
-    return [
-        (record, runs.plain[seed]) for seed, record in sorted(runs.others.get(label, {}).items()) if seed in runs.plain
-    ]
 
 
 def _account(pairs: Sequence[tuple[Record, Record]]) -> float | None:

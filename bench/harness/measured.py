@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench import tasks
-from bench.harness.comparisons import constants_in_words, quality_at
+from bench.harness.comparisons import quality_at
 from bench.harness.errors import BenchError
+from bench.harness.origins import constants_in_words
 from bench.harness.task import Quality
 from bench.harness.wording import plain_number, switches_in_words
 

@@ -6,7 +6,9 @@ import collections
 from collections.abc import Sequence
 
 from bench import tasks
-from bench.harness.comparisons import Duel, Group, Verdict
+from bench.harness.comparisons import Duel
+from bench.harness.groups import Group
+from bench.harness.spread import Verdict
 from bench.harness.verdicts import Advice, Judged, judge
 from bench.harness.wording import PERCENTS, percents, saved
 

@@ -10,7 +10,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 
-from bench.harness.comparisons import RUN_CONTROLS, Group, quality_at, row  # noqa: E402
+from bench.harness.comparisons import RUN_CONTROLS, quality_at, row  # noqa: E402
+from bench.harness.groups import Group  # noqa: E402
 from bench.harness.records import prefix_share  # noqa: E402
 from bench.harness.runs import Kind  # noqa: E402
 from bench.harness.task import Quality  # noqa: E402

@@ -11,25 +11,21 @@ from bench import tasks
 from bench.harness import measured, records
 from bench.harness.comparisons import (
     STOP,
-    Group,
-    Record,
     Row,
-    Spread,
     between_evaluations,
     difference,
     duels,
     final_quality,
-    group,
-    machine_of,
-    mixture,
     other_scores,
-    plain_mixture,
     row,
     strongest,
 )
 from bench.harness.errors import BenchError
+from bench.harness.groups import Group, Record, group
+from bench.harness.origins import machine_of, mixture, plain_mixture
 from bench.harness.overview import overview, report_name, table
 from bench.harness.runs import Kind
+from bench.harness.spread import Spread
 from bench.harness.sweeps import best_peak, qualities
 from bench.harness.task import Quality
 from bench.harness.verdicts import further, judge, summary

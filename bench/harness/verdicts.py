@@ -7,7 +7,9 @@ import enum
 from collections.abc import Sequence
 
 from bench import tasks
-from bench.harness.comparisons import Duel, Group, Row, Verdict, difference, duels, row, stopping_is_as_good, strongest
+from bench.harness.comparisons import Duel, Row, difference, duels, row, stopping_is_as_good, strongest
+from bench.harness.groups import Group
+from bench.harness.spread import Verdict
 from bench.harness.task import Quality
 from bench.harness.wording import CONTROLS, better_or_worse, outcome, plain_number, saved, seeds, time_in_words
 

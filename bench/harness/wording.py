@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from bench.harness.comparisons import STOP, Record, Row, Spread, Verdict
+from bench.harness.comparisons import STOP, Row
+from bench.harness.groups import Record
+from bench.harness.spread import Spread, Verdict
 from bench.harness.task import Quality
 
 # These are the controls in words. Others are called by their names alone.

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bench.harness.comparisons import Group, Record, Spread
+from bench.harness.groups import Group, Record
 from bench.harness.runs import Kind
+from bench.harness.spread import Spread
 from bench.harness.task import Quality
 
 _NEAR = 0.05  # by which the times of a run and of its `short` may differ, in the plain run's

@@ -9,9 +9,11 @@ from typing import Any
 
 from bench import tasks
 from bench.harness import records
-from bench.harness.comparisons import Group, Spread, final_quality, group
+from bench.harness.comparisons import final_quality
 from bench.harness.errors import BenchError
+from bench.harness.groups import Group, group
 from bench.harness.runs import Kind
+from bench.harness.spread import Spread
 from bench.harness.task import Task
 from bench.paper import pictures
 from bench.paper.constants import signal

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from bench.harness import comparisons, measured, records, wording
+from bench.harness import comparisons, groups, measured, records, spread, wording
 from bench.harness.errors import BenchError
 from bench.harness.overview import overview, table
 from bench.harness.report import README_MARKS, task_report, write_readme, write_reports
@@ -62,8 +62,8 @@ def plain(seed: int, final: float = 0.2) -> dict:
     return record("plain", seed, final, 100, kind="plain")
 
 
-def group(*entries: dict) -> comparisons.Group:
-    (found,) = comparisons.group(entries)
+def group(*entries: dict) -> groups.Group:
+    (found,) = groups.group(entries)
     return found
 
 
@@ -111,18 +111,18 @@ def test_records_of_older_settings_are_left_out():
 @pytest.mark.parametrize(
     ("values", "half_width", "verdict"),
     [
-        ([0.1, 0.2], 6.314 * 0.05, comparisons.Verdict.OPEN),
-        ([0.1, 0.2, 0.3], 2.92 * 0.1 / 3**0.5, comparisons.Verdict.BEATS),
-        ([-0.1, -0.2, -0.3], 2.92 * 0.1 / 3**0.5, comparisons.Verdict.LOSES),
-        ([0.0, 0.0], 0.0, comparisons.Verdict.OPEN),
-        ([0.1], None, comparisons.Verdict.ONE_SEED),
-        ([0.1, float("nan")], None, comparisons.Verdict.DIVERGED),
+        ([0.1, 0.2], 6.314 * 0.05, spread.Verdict.OPEN),
+        ([0.1, 0.2, 0.3], 2.92 * 0.1 / 3**0.5, spread.Verdict.BEATS),
+        ([-0.1, -0.2, -0.3], 2.92 * 0.1 / 3**0.5, spread.Verdict.LOSES),
+        ([0.0, 0.0], 0.0, spread.Verdict.OPEN),
+        ([0.1], None, spread.Verdict.ONE_SEED),
+        ([0.1, float("nan")], None, spread.Verdict.DIVERGED),
     ],
 )
-def test_verdicts_are_by_students_interval(values: list[float], half_width: float | None, verdict: comparisons.Verdict):
-    spread = comparisons.Spread.of(values)
-    assert spread.half_width == pytest.approx(half_width)
-    assert spread.verdict is verdict
+def test_verdicts_are_by_students_interval(values: list[float], half_width: float | None, verdict: spread.Verdict):
+    found = spread.Spread.of(values)
+    assert found.half_width == pytest.approx(half_width)
+    assert found.verdict is verdict
 
 
 def test_stopping_is_the_plain_curve_at_the_policys_time():

@@ -36,11 +36,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from bench import tasks
 from bench.harness import machine, records
 from bench.harness.command_line import list_of
-from bench.harness.comparisons import Spread
 from bench.harness.errors import BenchError
 from bench.harness.job import Job, run_job, run_job_by_itself
 from bench.harness.processes import Controller, find_program
 from bench.harness.runs import PLAIN, Run, frozen_prefix, policy_run
+from bench.harness.spread import Spread
 from bench.harness.task import Quality, Task
 
 AUTO = policy_run("auto", "auto", {})

@@ -3,11 +3,13 @@
 usage: python_observe_overhead.py DIR [options]      DIR: CIFAR-10's binary files
 Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
 
-The ResNet of the example cifar_resnet.py on two ranks under egeria-run, with a controller on the same machine.
-Each rank trains three copies of the model with the same batches in turn, one with a session and two without: rounds
-of blocks of steps, whose order rotates. Ratios are taken within a round, of the time on the clock and of the ranks'
-processor time; that of the second plain copy to the first tells what the machine's noise alone does. The first
-round, in which the model is recorded, does not count.
+The ResNet of the example cifar_resnet.py under egeria-run, with a controller on the same machine. By default two ranks
+share two cores with the controller. With --ranks 1 it has a core of its own.
+
+Each rank trains three copies of the model with the same batches in turn, one with a session and two without: rounds of
+blocks of steps, whose order rotates. Ratios are taken within a round, of the time on the clock and of the ranks'
+processor time; that of the second plain copy to the first tells what the machine's noise alone does. The first round,
+in which the model is recorded, does not count.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from benchmarks.recording import Recording, add_record_option, percents
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=pathlib.Path, help="folder of CIFAR-10's binary files")
+    parser.add_argument("--ranks", type=int, choices=[1, 2], default=2)
     parser.add_argument("--depth", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="per rank (default 64)")
     parser.add_argument(
@@ -60,8 +63,9 @@ def train(arguments: argparse.Namespace) -> None:
     torch.manual_seed(0)
     network = cifar_resnet.ResNet(arguments.depth)
     data = cifar_resnet.Cifar10([arguments.data / "data_batch_1.bin"], augment=False, limit=2048)
-    images = torch.stack([data[index][0] for index in range(rank, 2048, 2)])
-    labels = torch.tensor([int(data[index][1]) for index in range(rank, 2048, 2)])
+    own = range(rank, 2048, arguments.ranks)
+    images = torch.stack([data[index][0] for index in own])
+    labels = torch.tensor([int(data[index][1]) for index in own])
 
     def make(watched: bool):
         model = DistributedDataParallel(copy.deepcopy(network))
@@ -128,11 +132,12 @@ def main() -> None:
             if key not in ("data", "job", "record")
         ]
         subprocess.run(
-            [binary, "--nproc-per-node", "2", __file__, arguments.data, *options, "--job", name],
+            [binary, "--nproc-per-node", str(arguments.ranks), __file__, arguments.data, *options, "--job", name],
             check=True,
             env=dict(os.environ, EGERIA_CACHE="none", OMP_NUM_THREADS="1"),
         )
-        ranks = [json.loads((pathlib.Path(name) / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+        reports = [pathlib.Path(name) / f"rank{rank}.json" for rank in range(arguments.ranks)]
+        ranks = [json.loads(report.read_text()) for report in reports]
     counters = ranks[0]["counters"]
     steps = arguments.steps
     plain = [turn["plain"][0] / steps for turn in ranks[0]["times"]]

@@ -13,8 +13,8 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))
 
-from bench.harness.comparisons import machine_of
 from bench.harness.machine import facts
+from bench.harness.origins import machine_of
 
 # A program records the checkout that it began with: that may change while it measures.
 _FACTS = facts()

@@ -272,15 +272,15 @@ class CallServer:
         if seen == self._fingerprint:
             self._contents = contents
         else:
-            self._know(contents)
+            self._know(contents, seen)
         self._settling.await_change()
         self._is_changed = False
         return True
 
-    def _know(self, contents: ModuleFingerprint) -> None:
-        """The network is this one from now on."""
+    def _know(self, contents: ModuleFingerprint, seen: bytes) -> None:
+        """The network has these contents, with this fingerprint, from now on."""
         self._contents = contents
-        self._fingerprint = fingerprint(contents)
+        self._fingerprint = seen
         self._device = device_of(self._network)
         self._shadow = None
         self._look_at_structure()
@@ -305,7 +305,8 @@ class CallServer:
     def _ask_or_prove(self, call: Call, recording: Recording, settings: Any) -> _Served | _Computed | None:
         ledger = self.gate.ledger
         if self._contents is None or self._device != device_of(self._network):
-            self._know(ModuleFingerprint(self._network, None, function=self._keep))
+            contents = ModuleFingerprint(self._network, None, function=self._keep)
+            self._know(contents, fingerprint(contents))
         if not ledger.begin(call.batch, self._device.type == "cpu"):
             self._look_for_repeats(call)
             return None
