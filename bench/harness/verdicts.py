@@ -10,6 +10,7 @@ from bench import tasks
 from bench.harness.comparisons import Duel, Row, difference, duels, row, stopping_is_as_good, strongest
 from bench.harness.groups import Group
 from bench.harness.spread import Verdict
+from bench.harness.sweeps import best_peak, qualities
 from bench.harness.task import Quality
 from bench.harness.wording import CONTROLS, better_or_worse, outcome, plain_number, saved, seeds, time_in_words
 
@@ -60,6 +61,7 @@ def summary(runs: Group, quality: Quality) -> list[str]:
     judged = judge(runs, quality)
     if judged is None:
         return ["**No policy has been run on this task.**", negative_control(row(runs, "early", quality))]
+    untuned = _untuned(runs, quality)
     policy, best, name = judged.policy, judged.best, f"`{judged.policy.label}`"
     return [
         f"At the time that {name} takes, the strongest control is {CONTROLS.get(best.control, 'another run')} "
@@ -69,8 +71,16 @@ def summary(runs: Group, quality: Quality) -> list[str]:
         f"its quality is {better_or_worse(policy.relative)}.",
         _noise(policy),
         _in_words(judged),
+        *([untuned] if untuned else []),
         negative_control(row(runs, "early", quality)),
     ]
+
+
+def _untuned(runs: Group, quality: Quality) -> str:
+    """Says so where a sweep found another learning rate better for the whole plain run; otherwise ""."""
+    if 1.0 not in qualities(runs.records) or (best := best_peak(runs.records, quality, 1.0)) == 1.0:
+        return ""
+    return f"**The plain run is not tuned**: {best:g} times its learning rate did better in a sweep."
 
 
 def negative_control(early: Row | None) -> str:

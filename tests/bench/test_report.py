@@ -156,6 +156,9 @@ def test_a_seed_that_served_the_sweep_alone_counts_in_no_other_number():
     assert "in 100 s (100 to 100)" in task_report(runs, LOSS)
     assert "No other number here counts the seeds of the sweep." in task_report(runs, LOSS)
     assert len(runs.records) == 5
+    assert "not tuned" not in task_report(runs, LOSS)
+    better = group(plain(0), record("auto", 0, 0.2, 90), tuning, swept(100, 2, 0.85))
+    assert "**The plain run is not tuned**: 2 times its learning rate did better in a sweep." in summary(better, LOSS)
     # A seed of the sweep that has a policy's run as well counts, and so do plain runs where there are no others.
     assert sorted(group(plain(0), record("auto", 0, 0.2, 90), swept(0, 2, 0.3)).plain) == [0]
     assert sorted(group(plain(0), swept(0, 2, 0.3)).plain) == [0]
