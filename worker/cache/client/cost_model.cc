@@ -78,8 +78,8 @@ void CostModel::SamplesRepeat(bool repeat) {
   state_ = repeat ? State::kTrying : State::kOff;
   samples_differ_ = !repeat;
   reason_ = repeat ? "there are no measurements yet"
-                   : "samples do not come again as they were (random augmentation, or padding that is not the same "
-                     "again), so that nothing could be reused";
+                   : "samples do not come again as they were, so that nothing could be reused (random augmentation, "
+                     "other padding, or a number that the model is called with and that changes: make it a tensor)";
 }
 
 void CostModel::Computed(double seconds) { forward_.Add(seconds); }

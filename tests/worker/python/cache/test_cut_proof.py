@@ -108,6 +108,21 @@ def test_what_is_asked_of_a_whole_batch_of_numbers_is_refused_where_the_answer_d
     assert refusal(OfAWholeBatch(), 1, rows=VECTORS[:8].clamp(-1, 1)) == "BATCH_DEPENDENT"
 
 
+class Counted(ThreeLayers):
+    """The count is used behind the first layer, and the labels behind the second one."""
+
+    def forward(self, x: Tensor, labels: Tensor, count: Tensor) -> Tensor:
+        hidden = torch.relu(self.a(x)) / count
+        return (self.c(torch.relu(self.b(hidden))) - labels[:, None]) ** 2
+
+
+@pytest.mark.parametrize(("prefix", "unread"), [(1, {1, 2}), (2, {1})])
+def test_a_proof_tells_which_arguments_the_frozen_layers_do_not_read(prefix: int, unread: set[int]) -> None:
+    model = Counted().train()
+    call = Call((VECTORS[:8], torch.ones(8), torch.tensor(2.0)), {}, 8)
+    assert prove(model, freeze(model, prefix), call).cut.unread == unread
+
+
 def test_a_proof_computes_the_frozen_layers_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
     computed = []
 
@@ -335,6 +350,19 @@ def test_input_hashes_see_everything() -> None:
     ):
         assert not set(base) & set(input_hashes(args, kwargs, 4))
     assert input_hashes((rows,), {"scale": 2, "table": table}, 4) == base
+
+
+def test_ignored_arguments_change_no_hash_but_the_rest_does() -> None:
+    rows, table, labels = torch.arange(12.0).view(4, 3), torch.arange(5), torch.arange(4)
+    call = Call((rows, table, labels), {}, 4)
+    base = call.ignoring([1, 2]).hashes()
+    others = Call((rows, table + 1, labels + 1), {}, 4)
+    assert others.ignoring([1, 2]).hashes() == base and others.ignoring([1, 2]).digests() != others.digests()
+    assert others.ignoring([1]).hashes() != call.ignoring([1]).hashes()
+    assert Call((rows + 1, table, labels), {}, 4).ignoring([1, 2]).hashes() != base
+    assert Call((rows, table.double(), labels), {}, 4).ignoring([1, 2]).hashes() != base
+    assert call.rows([2, 0]).ignoring([1, 2]).hashes() == [base[2], base[0]]
+    assert call.hashes() == Call((rows, table, labels), {}, 4).hashes() and call.of_no_sample() == [1]
 
 
 @pytest.mark.parametrize(

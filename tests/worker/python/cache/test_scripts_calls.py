@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from frozen_trunk import BATCH, IMAGES, LABELS, Network, Run, Script, Trunk, freeze, optimizer_of, trained
+from frozen_trunk import BATCH, EPOCHS, IMAGES, LABELS, Network, Run, Script, Trunk, freeze, optimizer_of, trained
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -80,6 +80,67 @@ def test_a_trunk_with_keywords_and_a_dict(run: Run):
         return [model]
 
     assert run(script).served >= 20
+
+
+class LossInside(Network):
+    """A model that computes its own loss, as those of transformers do. Its trunk may read the count by itself."""
+
+    def __init__(self, read: Callable[[Tensor], Tensor | float] = lambda count: 1.0):
+        super().__init__(Trunk())
+        self.read = read
+
+    def forward(self, images: Tensor, labels: Tensor, count: Tensor) -> Tensor:
+        features = self.trunk(images * self.read(count))
+        return F.cross_entropy(self.head(features), labels, reduction="sum") / count
+
+
+def with_counts(
+    model: Callable[[], LossInside], count: Callable[[int], float], noisy_labels: bool = False
+) -> Callable[[Script], Any]:
+    """A script that gives its model a number which depends on the step, and perhaps labels that do."""
+
+    def script(run_: Script) -> Any:
+        network = model()
+        optimizer = optimizer_of(network)
+        run_.attach(network, optimizer)
+        step = 0
+        for _ in range(EPOCHS):
+            for images, labels in run_.loader():
+                step += 1
+                if noisy_labels:
+                    labels = (labels + step) % 4
+                loss = network(images, labels, torch.tensor(count(step)))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                run_.note(loss)
+            run_.end_epoch()
+        return [network]
+
+    return script
+
+
+@pytest.mark.parametrize("noisy_labels", [False, True])
+def test_arguments_that_the_frozen_layers_do_not_see_may_change(noisy_labels: bool, run: Run):
+    outcome = run(with_counts(LossInside, float, noisy_labels))
+    assert outcome.served >= 20, outcome.text
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda count: count,
+        lambda count: count.item(),
+        lambda count: count.tolist(),
+        lambda count: float(count.numpy()),
+        lambda count: 2.0 if count > 20 else 1.0,
+        lambda count: 2.0 if count.tolist() > 20 else 1.0,
+    ],
+    ids=["tensor", "item", "tolist", "numpy", "decides", "tolist decides"],
+)
+def test_a_number_that_goes_into_the_frozen_layers_counts(read: Callable[[Tensor], Any], run: Run):
+    outcome = run(with_counts(lambda: LossInside(read), lambda step: 1.0 if step <= 18 else 30.0))
+    assert 0 < outcome.served < 20, outcome.text
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

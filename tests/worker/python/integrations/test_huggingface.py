@@ -118,15 +118,26 @@ class Net(PreTrainedModel):
         return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
+class Counting(Net):
+    """Divides the loss by the number of labels that count, which the trainer gives and batches differ in."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor, **numbers: torch.Tensor) -> dict:
+        logits = self.head(self.layers(x))
+        loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum") / numbers["num_items_in_batch"]
+        return {"loss": loss, "logits": logits}
+
+
 DATA = [{"x": torch.randn(8, generator=torch.Generator().manual_seed(i)), "labels": i % 2} for i in range(32)]
 
 
-def trainer_of(folder: pathlib.Path, callback: TrainerCallback, **options) -> Trainer:
+def trainer_of(
+    folder: pathlib.Path, callback: TrainerCallback, kind: type[Net] = Net, data: list[dict] = DATA, **options
+) -> Trainer:
     options = {"max_steps": 6, "per_device_train_batch_size": 4, "logging_steps": 1, **options}
     arguments = TrainingArguments(
         str(folder), use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", **options
     )
-    return Trainer(Net(), arguments, train_dataset=DATA, callbacks=[callback])
+    return Trainer(kind(), arguments, train_dataset=data, callbacks=[callback])
 
 
 def test_a_callback_serves_one_training_after_another_and_one_that_failed(tmp_path: pathlib.Path):
@@ -163,17 +174,20 @@ def test_a_cache_skips_frozen_layers_and_changes_no_bit(tmp_path: pathlib.Path, 
     assert counters["hits"] > 32 and counters["passes_skipped"] > 8, counters
 
 
-def test_what_the_script_has_frozen_is_skipped(tmp_path: pathlib.Path, patient_cache: Daemon):
+@pytest.mark.parametrize("kind", [Net, Counting])
+def test_what_the_script_has_frozen_is_skipped(kind: type[Net], tmp_path: pathlib.Path, patient_cache: Daemon):
     class UntilKept(TrainerCallback):
         def on_step_end(self, *_, **__) -> None:
             wait_until_kept(callback.session)
 
+    # In each batch of four, some labels do not count.
+    data = [{**entry, "labels": -100 if number % 3 == 1 else entry["labels"]} for number, entry in enumerate(DATA)]
     found = {}
     for cache in (None, patient_cache.address):
         config = Config(controller="none", policy="none", cache=cache or "none", cache_use="always")
         callback = EgeriaCallback(config=config)
         torch.manual_seed(0)
-        trainer = trainer_of(tmp_path, callback if cache else TrainerCallback(), max_steps=40, seed=5)
+        trainer = trainer_of(tmp_path, callback if cache else TrainerCallback(), kind, data, max_steps=40, seed=5)
         trainer.model.layers[:2].requires_grad_(False)
         if cache:
             trainer.add_callback(UntilKept())

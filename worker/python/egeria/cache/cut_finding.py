@@ -10,7 +10,7 @@ import numpy.random  # noqa: F401  # it might be loaded in a pass, whose random 
 import torch
 from torch import Tensor, nn
 
-from egeria.cache.dataflow import Dataflow, tensors_in
+from egeria.cache.dataflow import Dataflow, Decision, tensors_in
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.model_call import Call
 from egeria.cache.pass_outcome import Pass, flatten
@@ -26,8 +26,9 @@ _MAX_AT_A_TIME = 2
 
 DRAWS = "random numbers are drawn before or between the frozen layers (a dropout that is no submodule of them?)"
 
-# This is the mark of the batch's rows in a Dataflow.
+# These are marks in a Dataflow: of the batch's rows, and of each argument (_argument()). _inner() lies between them.
 _INPUT = -1
+_ARGUMENTS = -(1 << 30)
 
 
 def run_as_usual(model: nn.Module, frozen: Sequence[LayerModule], call: Call) -> Usual:
@@ -110,6 +111,8 @@ class _Tracing:
             for module in dict.fromkeys(modules):
                 patches.replace(shadow.of(module), self._patch(module))
             flow.mark(self._call.batched(), [_INPUT])
+            for number, tensor in self._call.numbered().items():
+                flow.mark_too(tensor, [_argument(number)])
             with flow:
                 value = self._call.run(twin.forward)
             if not surely and not (self._regular and self.entries == self.outermost()):
@@ -148,6 +151,7 @@ class _Tracing:
         names = [self._names[entry] for entry in self.entries]
         cut = Cut(self.entries, names, self._outputs, _live(self._reached, self._flow, names))
         cut.decides = _decides(self._flow, cut)
+        cut.unread = _unread(self._flow, cut, self._call)
         return cut
 
     def newest(self) -> list[Tensor] | None:
@@ -217,6 +221,11 @@ def _inner(index: int) -> int:
     return _INPUT - 1 - index
 
 
+def _argument(number: int) -> int:
+    """Returns the mark of what comes from this argument of the call."""
+    return _ARGUMENTS - number
+
+
 def _live(reached: frozenset[int], flow: Dataflow, names: Sequence[str]) -> list[int]:
     """Returns the entries whose outputs are used behind the cut, for values or for decisions."""
     # A decision inside a frozen layer is skipped with it.
@@ -237,12 +246,29 @@ def _decides(flow: Dataflow, cut: Cut) -> bool:
     Raises:
       Refused: [BATCH_DEPENDENT] what is asked for is a number, or a shape.
     """
-    asked = [decision for decision in flow.decisions if decision.position <= cut.live[-1] + 1]
+    asked = [
+        decision
+        for decision in _decisions(flow, cut)
+        if decision.in_part or any(mark > _ARGUMENTS for mark in decision.marks)
+    ]
     if not all(decision.yes_or_no for decision in asked):
         raise Refused(
             "BATCH_DEPENDENT", "before or in the frozen layers, a number or a shape is taken from what the batch holds"
         )
     return bool(asked)
+
+
+def _decisions(flow: Dataflow, cut: Cut) -> list[Decision]:
+    """Returns those that are made before all that crosses the cut is there."""
+    return [decision for decision in flow.decisions if decision.position <= cut.live[-1] + 1]
+
+
+def _unread(flow: Dataflow, cut: Cut, call: Call) -> frozenset[int]:
+    """Returns the arguments that go into no layer of the prefix and no decision before its end, as far as operators
+    show; none where no row of a sample would be left."""
+    read = flow.entered.union(*(decision.marks for decision in _decisions(flow, cut)))
+    unread = frozenset(number for number in call.numbered() if _argument(number) not in read)
+    return unread if set(call.numbered()) - unread - set(call.of_no_sample()) else frozenset()
 
 
 def check_keeps_nothing(modules: Mapping[nn.Module, str | None], before: Mapping[nn.Module, dict[str, Any]]) -> None:

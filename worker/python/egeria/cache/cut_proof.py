@@ -64,7 +64,8 @@ def prove(
     """Finds what crosses the cut behind `frozen` in calls like this one, and proves that nothing else does.
 
     1. A pass as usual, followed operator by operator: which outputs of frozen layers do results, buffers,
-       attributes or decisions come from? Those are live.
+       attributes or decisions come from? Those are live. And which arguments go into what crosses the cut? Where some
+       do not (labels), one more pass shows that the same crosses it without their content.
     2. A pass in which all other frozen layers return NaN and the live ones what the first pass has computed, put
        together from single samples: results, gradients of all parameters, buffers and random states are the same to
        the bit.
@@ -74,8 +75,8 @@ def prove(
     Where submodules have other forms in such calls, what crosses the cut is what these compute, which is close to what
     the submodules do, and 3. is shown of it. Where it is not so, they are computed as they are.
 
-    So the frozen layers are computed three times. All of it happens on shadows (egeria.model.shadow), so that nothing
-    of the model runs. That the training's own pass computes the same is for the caller to see.
+    So the frozen layers are computed three times, or four. All of it happens on shadows (egeria.model.shadow), so that
+    nothing of the model runs. That the training's own pass computes the same is for the caller to see.
 
     Args:
       model: unwrapped, in training mode, with `frozen` frozen.
@@ -105,6 +106,8 @@ def _prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call, forms: F
     rows = list(zip(*(tensor.unbind(0) for tensor in crossing)))
     shadow, skipping = _run_skipping(model, cut, call, rows)
     compare(usual.left, skipping, model)
+    if cut.unread and not _computes_without(model, cut, call, crossing):
+        cut.unread = frozenset()
     if (proof := _prove_formed(cut, shadow, call, crossing, forms)) is not None:
         return proof
 
@@ -177,6 +180,16 @@ def _compute_live(model: nn.Module, cut: Cut, call: Call) -> list[Tensor]:
             raise Refused("RANDOM", DRAWS)
 
     return cut.compute(shadow, call, check)
+
+
+def _computes_without(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tensor]) -> bool:
+    """Whether the same crosses the cut where arguments that count as unread have no content. What no operator shows
+    (tolist(), numpy()) raises then."""
+    try:
+        found = cut.compute(shadow_of(model), call.without_content(cut.unread))
+    except Exception:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
+        return False
+    return all(map(same, found, crossing))
 
 
 def _run_skipping(model: nn.Module, cut: Cut, call: Call, rows: Sequence[Sequence[Tensor]]) -> tuple[Shadow, Pass]:

@@ -37,11 +37,13 @@ class Decision:
       marks: those tensors' marks.
       yes_or_no: whether it is a bool.
       position: how many marked parts had been left by then, the one that it happens in included.
+      in_part: it happens in one.
     """
 
     marks: frozenset[int]
     yes_or_no: bool
     position: int
+    in_part: bool
 
 
 class Dataflow(TorchDispatchMode):
@@ -49,6 +51,7 @@ class Dataflow(TorchDispatchMode):
 
     Attributes:
       decisions: those made on marked tensors, and in marked parts on any.
+      entered: the marks of what was used in marked parts.
       last_use: where each mark was met last: n in the marked part number n, n + 1 between that and the next one.
       enabled: False: only collectives are looked for.
     """
@@ -56,6 +59,7 @@ class Dataflow(TorchDispatchMode):
     def __init__(self, enabled: bool = True) -> None:
         super().__init__()
         self.decisions: list[Decision] = []
+        self.entered: set[int] = set()
         self.last_use: dict[int, int] = {}
         self.enabled = enabled
         self._part: int | None = None
@@ -78,6 +82,11 @@ class Dataflow(TorchDispatchMode):
         for tensor in tensors:
             storage = tensor.untyped_storage()
             self._marks[storage._cdata] = StorageWeakRef(storage), frozenset(marks)
+
+    def mark_too(self, tensor: Tensor, marks: Iterable[int]) -> None:
+        """This tensor has these marks as well."""
+        if tensor.layout is torch.strided:
+            self.mark([tensor], self.marks([tensor]).union(marks))
 
     def marks(self, tensors: Iterable[Tensor]) -> frozenset[int]:
         found: frozenset[int] = frozenset()
@@ -102,8 +111,9 @@ class Dataflow(TorchDispatchMode):
         marks, made = self.marks(used), tensors_among(result)
         self.last_use.update(dict.fromkeys(marks, self._position - (self._part is not None)))
         if used and (takes_shape or not made) and result is not None and (marks or self._part is not None):
-            self.decisions.append(Decision(marks, isinstance(result, bool), self._position))
+            self.decisions.append(Decision(marks, isinstance(result, bool), self._position, self._part is not None))
         if self._part is not None:
+            self.entered |= marks
             before = {tensor.untyped_storage()._cdata for tensor in used if tensor.layout is torch.strided}
             self.mark(
                 [
@@ -115,17 +125,13 @@ class Dataflow(TorchDispatchMode):
             )
         elif marks:
             for tensor in made:
-                self._add(tensor, marks)
+                self.mark_too(tensor, marks)
 
     def _follow_writes(self, used: list[Tensor], written: list[Tensor]) -> None:
         """Marks what an operator writes to: mostly it is among its results, but not always."""
         if self._part is None and written and (marks := self.marks(used)):
             for tensor in written:
-                self._add(tensor, marks)
-
-    def _add(self, tensor: Tensor, marks: frozenset[int]) -> None:
-        if tensor.layout is torch.strided:
-            self.mark([tensor], marks | self.marks([tensor]))
+                self.mark_too(tensor, marks)
 
 
 def _takes_shape_from_data(func: Any, args: Any) -> bool:

@@ -38,6 +38,7 @@ class Call:
         """
         self.batch = batch
         self._words: str | None = None
+        self._ignored: frozenset[int] = frozenset()
         leaves, self._structure = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
         self._leaves, self._source = _not_loaded(leaves, batch)
         for leaf in self._leaves:
@@ -85,6 +86,23 @@ class Call:
             if tensor.dim() > 1 and not tensor.is_floating_point() and not tensor.is_complex()
         )
 
+    def ignoring(self, arguments: Iterable[int]) -> Call:
+        """Returns the call with hashes and digests into which the content of these arguments does not go."""
+        other = copy.copy(self)
+        other._ignored = frozenset(arguments)
+        other._words = None
+        return other
+
+    def without_content(self, arguments: Iterable[int]) -> Call:
+        """Returns the call with tensors on the device "meta" in the place of these arguments. Whoever reads one of them
+        gets an error."""
+        self._load()
+        other = copy.copy(self)
+        other._leaves = list(self._leaves)
+        for number in arguments:
+            other._leaves[number] = torch.empty_like(self._leaves[number], device="meta")
+        return other
+
     def rows(self, index: Sequence[int]) -> Call:
         """Returns the call with these samples only, in this order; a sample may come several times."""
         chosen = torch.tensor(list(index))
@@ -122,18 +140,17 @@ class Call:
 
         Element types, shapes and memory formats count too.
         """
-        source = self._source
+        source, batched = self._source, self._told_apart_by()
         if source is None:
-            return _native.hash_rows(_in_host(self.batched()), self._digest(salt))
+            return _native.hash_rows(_in_host(batched), self._digest(salt))
         # A sample that is not loaded has the hash that it had.
-        batched = [leaf for leaf, batched in zip(self._leaves, self._batched) if batched]
         parts = repr([leaf.leaf if isinstance(leaf, StandIn) else None for leaf in batched]).encode()
         others = _in_host([leaf for leaf in batched if not isinstance(leaf, StandIn)])
         digest = self._digest(salt)
         return source.hashes(
             digest + parts,
             _native.hash_rows(others, b"") if others else [0] * self.batch,
-            lambda rows: _native.hash_rows(_in_host(self.rows(rows).batched()), digest),
+            lambda rows: _native.hash_rows(_in_host(self.rows(rows)._told_apart_by(load=True)), digest),
         )
 
     @property
@@ -143,9 +160,8 @@ class Call:
 
     def digests(self, salt: bytes = b"") -> list[bytes]:
         """Returns 16 bytes for each sample, over what hashes() is made of."""
-        self._load()
         begin = torch.frombuffer(bytearray(self._digest(salt)), dtype=torch.uint8)
-        columns = [tensor.unbind(0) for tensor in _in_host(self.batched())]
+        columns = [tensor.unbind(0) for tensor in _in_host(self._told_apart_by(load=True))]
         return [_native.fingerprint("", [begin, *sample]) for sample in zip(*columns)]
 
     def argument_of(self, tensor: Tensor) -> int | None:
@@ -162,10 +178,19 @@ class Call:
         tables = [table for table in (kwargs, *args, *kwargs.values()) if isinstance(table, dict)]
         return next((table[name] for table in tables if isinstance(table.get(name), Tensor)), None)
 
+    def numbered(self) -> dict[int, Tensor]:
+        """Returns all tensors among the arguments, by the numbers by which argument() gives them."""
+        self._load()
+        return {number: leaf for number, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)}
+
     def tensors(self) -> list[Tensor]:
         """Returns all tensors among the arguments."""
-        self._load()
-        return [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
+        return list(self.numbered().values())
+
+    def of_no_sample(self) -> list[int]:
+        """Returns the numbers of the tensors that have no row per sample."""
+        leaves = enumerate(zip(self._leaves, self._batched))
+        return [number for number, (leaf, batched) in leaves if isinstance(leaf, Tensor) and not batched]
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Call:
         """Returns the call with others in the place of tensors(), with as many rows."""
@@ -175,10 +200,22 @@ class Call:
         other._words = None
         return other
 
+    def _told_apart_by(self, load: bool = False) -> list[Tensor]:
+        """Returns the tensors whose rows tell samples apart; with `load` none of them is a stand-in."""
+        if load:
+            self._load()
+        return [
+            leaf
+            for number, (leaf, batched) in enumerate(zip(self._leaves, self._batched))
+            if batched and number not in self._ignored
+        ]
+
     def _digest(self, salt: bytes) -> bytes:
         """Returns a digest of `salt` and of what belongs to no sample."""
         common = [
-            leaf for leaf, batched in zip(self._leaves, self._batched) if isinstance(leaf, Tensor) and not batched
+            leaf
+            for number, (leaf, batched) in enumerate(zip(self._leaves, self._batched))
+            if isinstance(leaf, Tensor) and not batched and number not in self._ignored
         ]
         formats = [_format_of(leaf) for leaf in self._leaves if isinstance(leaf, Tensor)]
         text = repr((salt, self._text(), formats))
@@ -195,17 +232,13 @@ class Call:
         return self._words
 
     def _put_into_words(self) -> str:
-        return repr(
-            (
-                str(self._structure),
-                [
-                    (str(leaf.dtype), leaf.device.type, batched)
-                    if isinstance(leaf, Tensor)
-                    else (type(leaf).__name__, repr(leaf))
-                    for leaf, batched in zip(self._leaves, self._batched)
-                ],
-            )
-        )
+        leaves = [
+            (str(leaf.dtype), leaf.device.type, batched)
+            if isinstance(leaf, Tensor)
+            else (type(leaf).__name__, repr(leaf))
+            for leaf, batched in zip(self._leaves, self._batched)
+        ]
+        return repr((str(self._structure), leaves, *sorted(self._ignored)))
 
 
 class Settings:

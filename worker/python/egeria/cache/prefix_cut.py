@@ -38,6 +38,7 @@ class Cut:
       live: those among them whose outputs are used behind the cut.
       dense: stand-ins need memory of their own.
       decides: before or in the frozen layers, a yes or no about the batch is asked for (Call.conditions()).
+      unread: the numbers of the call's arguments on whose content nothing depends that crosses the cut.
       forms: submodules are computed in these where what crosses the cut is computed to be kept; None: as they are.
       form: what forms.used() says then.
     """
@@ -48,6 +49,7 @@ class Cut:
     live: list[int]
     dense: bool = False
     decides: bool = False
+    unread: frozenset[int] = frozenset()
     forms: Forms | None = None
     form: bytes = b""
 

@@ -95,7 +95,10 @@ class Proven:
 
     def keys(self, call: Call, keys_of: Callable[[Call, bytes], list[Any]]) -> tuple[list[Any], list[int]]:
         """Returns a key for each sample, and a number, by which its id becomes another one."""
-        if (padding := self._padding_of(call)) is None:
+        padding = self._padding_of(call)
+        if self.cut.unread:
+            call = call.ignoring(self.cut.unread)
+        if padding is None:
             return keys_of(call, self.salt), [self.mark] * call.batch
         keys, lengths = row_keys(padding, call, self.alike or (), self.salt, keys_of)
         return keys, [length or self.mark for length in lengths]

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,7 @@ class WholeCall:
       keep: what it returns is given to this function.
       recording: of these calls.
       decides: as that of a Cut.
+      unread: likewise; all arguments count.
     """
 
     output: KeptOutput
@@ -61,6 +62,7 @@ class WholeCall:
     keep: Callable[[Any], Any] | None
     recording: Recording
     decides: bool
+    unread: ClassVar[frozenset[int]] = frozenset()
 
     def compute(self, shadow: Shadow, call: Call, check: Callable[[], None] | None = None) -> list[Tensor]:
         """Computes the tensors that are kept, by a pass of a shadow.
