@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from egeria import _native
+from egeria.cache.early_batches import EarlyBatches
 from egeria.cache.frozen_part import Part, PartSearch, resting
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call
@@ -108,6 +110,7 @@ class Caching:
         self._fingerprint = b""  # the skipped part has it, or had it
         self._form = b""  # in which it is computed
         self._settling = Settling(lambda: self._gate.ledger.counters()["passes_skipped"])
+        self._early = EarlyBatches(lambda: self._gate.passes_left(math.inf) > len(current().upcoming()))
 
     @classmethod
     def of(
@@ -148,6 +151,8 @@ class Caching:
         with self._gate.watch:
             ids = current().take(batch_of(args, kwargs))
             self.repeats.note(args, kwargs, ids)
+            if self._skipper is None:
+                self._early.note(args, kwargs, ids)
 
     @property
     def searches(self) -> bool:
@@ -316,6 +321,7 @@ class Caching:
             tell=self._tell,
             first_pass=self._first_pass,
             forms=self._forms,
+            early=self._early,
         )
 
     def _connect(self) -> _native.ActivationCache:

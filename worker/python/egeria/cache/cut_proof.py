@@ -59,13 +59,18 @@ class Proof:
 
 
 def prove(
-    model: nn.Module, frozen: Sequence[LayerModule], call: Call, forms: Forms = AS_THEY_ARE, rows: bool = True
+    model: nn.Module,
+    frozen: Sequence[LayerModule],
+    call: Call,
+    forms: Forms = AS_THEY_ARE,
+    rows: bool = True,
+    unread: frozenset[int] | None = None,
 ) -> Proof:
     """Finds what crosses the cut behind `frozen` in calls like this one, and proves that nothing else does.
 
     1. A pass as usual, followed operator by operator: which outputs of frozen layers do results, buffers,
        attributes or decisions come from? Those are live. And which arguments go into what crosses the cut? Where some
-       do not (labels), one more pass shows that the same crosses it without their content.
+       do not (labels), one more pass of the frozen layers shows that the same crosses it without their content.
     2. A pass in which all other frozen layers return NaN and the live ones what the first pass has computed, put
        together from single samples: results, gradients of all parameters, buffers and random states are the same to
        the bit.
@@ -81,6 +86,7 @@ def prove(
     Args:
       model: unwrapped, in training mode, with `frozen` frozen.
       rows: False: the caller sees to 3.
+      unread: what another shape's proof has shown to be Cut.unread, so that no other pass is needed; None: unknown.
 
     Raises:
       Refused: it is not so. Whatever the model raises is [RAISES]. Names that are raised here: OUTPUT_DIFFERS,
@@ -89,7 +95,7 @@ def prove(
     """
     check_skippable(model, frozen)
     try:
-        proof = _prove(model, frozen, call, forms)
+        proof = _prove(model, frozen, call, forms, unread)
         if rows:
             proof.rows  # noqa: B018  # it may raise
         return proof
@@ -99,14 +105,18 @@ def prove(
         raise Refused("RAISES", f"{type(error).__name__}: {str(error)[:300]}") from error
 
 
-def _prove(model: nn.Module, frozen: Sequence[LayerModule], call: Call, forms: Forms) -> Proof:
+def _prove(
+    model: nn.Module, frozen: Sequence[LayerModule], call: Call, forms: Forms, unread: frozenset[int] | None
+) -> Proof:
     usual = run_as_usual(model, frozen, call)
     cut = usual.cut
     crossing = _compute_live(model, cut, call) if usual.crossing is None else usual.crossing
     rows = list(zip(*(tensor.unbind(0) for tensor in crossing)))
     shadow, skipping = _run_skipping(model, cut, call, rows)
     compare(usual.left, skipping, model)
-    if cut.unread and not _computes_without(model, cut, call, crossing):
+    if unread is not None:
+        cut.unread &= unread
+    elif cut.unread and not _computes_without(model, cut, call, crossing):
         cut.unread = frozenset()
     if (proof := _prove_formed(cut, shadow, call, crossing, forms)) is not None:
         return proof

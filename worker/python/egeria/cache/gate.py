@@ -104,8 +104,7 @@ class CacheGate:
         if self._always:
             return True
         forward = self.ledger.estimates()["forward_seconds"]
-        repeats = self._repeats.known or (self._repeats.known is None and self._drew() is False)
-        share = _SHARE_OF_LENGTHS if is_text and repeats else _SHARE_OF_PROOFS
+        share = _SHARE_OF_LENGTHS if is_text and self.expects_repeats else _SHARE_OF_PROOFS
         most = share * (self.ledger.now() - self._began) + self._first_proof_seconds
         return forward is not None and forward * passes > seconds and self._proofs_seconds + seconds <= most
 
@@ -132,6 +131,11 @@ class CacheGate:
         if not self._always:
             self._repeats.found(reasons)
             self._tell_whether_samples_repeat()
+
+    @property
+    def expects_repeats(self) -> bool:
+        """Whether samples come again as they were, or most probably do."""
+        return bool(self._always or self._repeats.known or (self._repeats.known is None and self._drew() is False))
 
     @property
     def samples_differ(self) -> bool:

@@ -154,6 +154,11 @@ class Call:
         )
 
     @property
+    def structure(self) -> str:
+        """How the arguments stand in containers. The numbers of argument() follow from it."""
+        return str(self._structure)
+
+    @property
     def source(self) -> Source | None:
         """The batch some of whose samples may not be loaded; None where all are."""
         return self._source

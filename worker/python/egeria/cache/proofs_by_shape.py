@@ -86,6 +86,7 @@ class Proofs:
         # The first shape that was proven: its number of samples, what these look like, and the seconds that it took.
         self._shape_of_first: tuple[int, Any] = 0, None
         self._first_seconds = 0.0
+        self._unread: dict[Any, frozenset[int]] = {}  # Cut.unread in the first proof for each Call.structure
         self._deciding: set[Any] = set()  # shapes of calls for which the conditions of a batch matter too
         self._lengths: dict[Any, TextLengths] = collections.defaultdict(TextLengths)  # by the kind of call
         self._text_seconds: list[float] = []  # that proofs of other lengths took
@@ -182,7 +183,9 @@ class Proofs:
         return None if size is None else call.rows([*missing, *missing[:1] * (size - len(missing))])
 
     def _prove(self, call: Call, rows: bool) -> Proof:
-        return prove(self._model, self._frozen, call, self._forms, rows)
+        proof = prove(self._model, self._frozen, call, self._forms, rows, self._unread.get(call.structure))
+        self._unread.setdefault(call.structure, proof.cut.unread)
+        return proof
 
     def _compare_later(self, proven: Proven, call: Call) -> None:
         """Compares texts of the first length with others once there are others; unless that is so late that much is

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from egeria import _native
 from egeria.cache import rounding_effect
+from egeria.cache.early_batches import EarlyBatches
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.frozen_part import Part
 from egeria.cache.gate import CacheGate
@@ -88,6 +89,7 @@ class Skipper:
         tell: Callable[[str, Exception | None], None],
         first_pass: FirstPass | None = None,
         forms: Forms = AS_THEY_ARE,
+        early: EarlyBatches | None = None,
     ):
         """
         Args:
@@ -102,6 +104,7 @@ class Skipper:
           tell: called with a reason why the prefix is not skipped, once, and the exception behind it.
           first_pass: of the model's shadow; without it there is none before the first proof.
           forms: in which submodules are computed whose outputs are kept.
+          early: batches from before anything was frozen.
         """
         self.refusal: Refused | None = None
         self.rounding: rounding_effect.RoundingEffect | None = None
@@ -110,6 +113,7 @@ class Skipper:
         self._source = source
         self._first_pass = first_pass
         self._forms = forms
+        self._early = early
         self._take_ids = take_ids
         self._upcoming = upcoming
         self._own_forward_only = own_forward_only
@@ -254,6 +258,7 @@ class Skipper:
         step = ledger.decide(not missing or bool(rows))
         self._fills = step == "compute"
         if step == "compute":
+            self._keep_early(ids)
             self._populate(cut, missing, asked, self._begin_behind_shallower(call, proven, ids))
             return
         crossing = cut.placed(tensors)
@@ -348,6 +353,24 @@ class Skipper:
         for tensor, row in zip(tensors, rows):
             tensor[missing] = row.to(tensor.device)
         return rows
+
+    def _keep_early(self, ids: list[int]) -> None:
+        """Keeps what a batch has that came before anything was frozen, beside a pass of these samples."""
+        if self._early is None or not self.gate.expects_repeats or (batch := self._early.take(ids)) is None:
+            return
+        proven = self._kept.proofs.known(batch.call, ())
+        if proven is None:
+            self._early.give_back(batch)
+            return
+        begin = self.gate.ledger.now()
+        self._kept.part.fingerprint.check_unchanged(self._patches.added)
+        if self._shadow is None:
+            self._shadow = shadow_of(self._model)
+        tensors = proven.cut.compute(self._shadow, batch.call)
+        if proven.cut.forms is None or proven.cut.forms.used() == proven.cut.form:
+            asked = self._kept.samples(batch.call, proven, batch.ids)
+            asked.put(self._kept.store, range(batch.call.batch), tensors)
+        self.gate.ledger.spent(begin)
 
     def _begin_behind_shallower(self, call: Call, proven: Proven, ids: list[int]) -> float | None:
         """Lets a pass that is computed to be kept begin behind a shallower prefix that has its samples. Returns the
