@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cache_daemon import Daemon
 from frozen_trunk import BATCH, EPOCHS, SAMPLES, Network, Run, Script, Trunk, freeze
 
 from egeria.cache.early_batches import EarlyBatches
@@ -23,12 +24,12 @@ def taken(early: EarlyBatches, *passes: list[int]) -> list[list[int] | None]:
 
 
 def test_each_pass_takes_one_batch_until_a_sample_comes_again() -> None:
-    early = noted(EarlyBatches(lambda: True), [0, 1], [2, 3], [4, 5])
+    early = noted(EarlyBatches(lambda passes: True), [0, 1], [2, 3], [4, 5])
     assert taken(early, [6, 7], [8, 9], [2, 0], [6, 7]) == [[0, 1], [2, 3], None, None]
 
 
 def test_what_cannot_be_computed_yet_comes_behind_the_others() -> None:
-    early = noted(EarlyBatches(lambda: True), [0, 1], [2, 3])
+    early = noted(EarlyBatches(lambda passes: True), [0, 1], [2, 3])
     batch = early.take([4])
     assert batch is not None
     early.give_back(batch)
@@ -37,7 +38,7 @@ def test_what_cannot_be_computed_yet_comes_behind_the_others() -> None:
 
 def test_a_script_may_write_to_its_batch() -> None:
     rows = torch.zeros(2, 3)
-    early = EarlyBatches(lambda: True)
+    early = EarlyBatches(lambda passes: True)
     early.note((rows,), {}, [0, 1])
     rows += 1
     batch = early.take([2])
@@ -46,13 +47,27 @@ def test_a_script_may_write_to_its_batch() -> None:
 
 @pytest.mark.parametrize("most_bytes,next_epoch", [(15, True), (1 << 20, False)])
 def test_nothing_is_computed_in_vain(most_bytes: int, next_epoch: bool) -> None:
-    early = noted(EarlyBatches(lambda: next_epoch, most_bytes), [0, 1], [2, 3])
+    early = noted(EarlyBatches(lambda passes: next_epoch, most_bytes), [0, 1], [2, 3])
     assert taken(early, [4, 5]) == [None]
     assert taken(noted(early, [6, 7]), [8]) == [None]
 
 
 def test_a_second_epoch_in_which_nothing_is_frozen_ends_it() -> None:
-    assert taken(noted(EarlyBatches(lambda: True), [0, 1], [2, 3], [0, 2]), [4]) == [None]
+    assert taken(noted(EarlyBatches(lambda passes: True), [0, 1], [2, 3], [0, 2]), [4]) == [None]
+
+
+def test_a_training_of_one_epoch_computes_none(scripts_cache: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    take = EarlyBatches.take
+    monkeypatch.setattr(EarlyBatches, "take", lambda self, ids: found.append(take(self, ids)))
+    script = Script(scripts_cache.address)
+    model = Network(Trunk()).requires_grad_(True)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    script.attach(model, optimizer, total_steps=STEPS)
+    script.train(model, optimizer, epochs=1, before=lambda step: freeze(*[model.trunk] if step == 1 else []))
+    assert script.session is not None
+    script.session.close()
+    assert found and found == [None] * len(found)
 
 
 @pytest.mark.parametrize("at", [0, 1])  # half of an epoch has to follow

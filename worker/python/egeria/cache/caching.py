@@ -110,7 +110,7 @@ class Caching:
         self._fingerprint = b""  # the skipped part has it, or had it
         self._form = b""  # in which it is computed
         self._settling = Settling(lambda: self._gate.ledger.counters()["passes_skipped"])
-        self._early = EarlyBatches(lambda: self._gate.passes_left(math.inf) > len(current().upcoming()))
+        self._early = EarlyBatches(self._goes_on_after_epoch)
 
     @classmethod
     def of(
@@ -276,6 +276,11 @@ class Caching:
         if self._cache is not None:
             self._cache.flush(1.0)
             self._cache.close()
+
+    def _goes_on_after_epoch(self, passes: int) -> bool:
+        """Whether another epoch comes behind one in which there were so many passes so far."""
+        batches = current().batches_of_epoch()
+        return batches is None or passes + self._gate.passes_left(math.inf) > batches
 
     def _has_changed(self) -> bool:
         """Whether the prefix is not skipped because somebody has changed a weight or a setting."""

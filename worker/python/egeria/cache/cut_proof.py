@@ -193,8 +193,8 @@ def _compute_live(model: nn.Module, cut: Cut, call: Call) -> list[Tensor]:
 
 
 def _computes_without(model: nn.Module, cut: Cut, call: Call, crossing: Sequence[Tensor]) -> bool:
-    """Whether the same crosses the cut where arguments that count as unread have no content. What no operator shows
-    (tolist(), numpy()) raises then."""
+    """Whether the same crosses the cut where arguments that count as unread have no content. Reading them by what is no
+    operator (tolist(), numpy()) raises then."""
     try:
         found = cut.compute(shadow_of(model), call.without_content(cut.unread))
     except Exception:  # pylint: disable=broad-exception-caught  # whatever a model's code raises

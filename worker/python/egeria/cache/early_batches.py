@@ -28,12 +28,14 @@ class EarlyBatches:
     Owned by the training thread.
     """
 
-    def __init__(self, next_epoch_comes: Callable[[], bool], most_bytes: int = _MOST_BYTES):
+    def __init__(self, goes_on_after: Callable[[int], bool], most_bytes: int = _MOST_BYTES):
         """
         Args:
-          next_epoch_comes: returns whether the training goes on behind the epoch that it is in.
+          goes_on_after: returns whether the training goes on behind the epoch that it is in, given the number of passes
+            of that epoch so far; True where nobody knows.
         """
-        self._next_epoch_comes = next_epoch_comes
+        self._goes_on_after = goes_on_after
+        self._passes = 0
         self._left = most_bytes
         self._batches: collections.deque[EarlyBatch] = collections.deque()
         self._seen: set[int] = set()
@@ -43,6 +45,7 @@ class EarlyBatches:
         """A training forward pass begins while nothing is frozen."""
         if self._is_over or ids is None:
             return
+        self._passes += 1
         try:
             call = Call(args, kwargs, len(ids))
         except UnusualCall:
@@ -59,7 +62,8 @@ class EarlyBatches:
         comes too late."""
         if not self._batches:
             return None
-        if not self._seen.isdisjoint(ids) or not self._next_epoch_comes():
+        self._passes += 1
+        if not self._seen.isdisjoint(ids) or not self._goes_on_after(self._passes):
             self._end()
             return None
         return self._batches.popleft()

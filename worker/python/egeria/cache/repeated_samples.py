@@ -76,8 +76,8 @@ class Repeats:
 
 
 def _hashes(call: Call, rows: list[int]) -> list[int]:
-    """Returns hashes of these samples, without their padding: a text is the same in batches of other lengths. What
-    belongs to no sample (a number of the step's) does not count either."""
+    """Returns hashes of these samples alone: without what belongs to no sample, which may differ in each step, and
+    without their padding, since a text is the same in batches of other lengths."""
     call = call.ignoring(call.of_no_sample())
     if call.source is not None or (padding := Padding.of(call)) is None:
         return call.rows(rows).hashes()

@@ -120,6 +120,13 @@ class LookAhead:
         ids = [] if draws is None else [batch.ids(self._ids_of) for batch in draws.undelivered()]
         return [entry for entry in ids if entry is not None]
 
+    def batches(self) -> int | None:
+        """Returns how many batches a pass has; None where the sampler does not say."""
+        try:
+            return len(self)
+        except (TypeError, NotImplementedError):
+            return None
+
     def delivered(self, indices: tuple[Any, ...] | None) -> None:
         """The loader has delivered the batch of these indices."""
         if indices is not None and self._draws is not None:

@@ -33,6 +33,9 @@ class Order(Protocol):
     def upcoming(self) -> list[list[int]]:
         """Returns the ids of the next batches, the next one first."""
 
+    def batches(self) -> int | None:
+        """Returns how many batches a pass over the loader has; None where that is not known."""
+
 
 class Pass:
     """Stands for one pass over a loader. The ids that it has delivered are worth nothing once it is gone.
@@ -181,6 +184,11 @@ class SampleIds:
         order is known so far ahead. This is a hint, and may be wrong or empty at any time."""
         order = self._order()
         return [] if order is None else order.upcoming()
+
+    def batches_of_epoch(self) -> int | None:
+        """Returns how many batches a pass over the newest loader has; None where that is not known."""
+        order = self._order()
+        return None if order is None else order.batches()
 
     # Loaders call these.
 
