@@ -6,7 +6,6 @@ import collections
 from collections.abc import Sequence
 
 from bench import tasks
-from bench.harness.comparisons import Duel
 from bench.harness.groups import Group
 from bench.harness.spread import Verdict
 from bench.harness.verdicts import Advice, Judged, judge
@@ -59,7 +58,7 @@ def table(groups: Sequence[Group], folder: str, first: Sequence[str] = ()) -> st
         start = "fine-tuned" if tasks.task_class(runs.task).pretrained else "from scratch"
         lines.append(
             f"| [{_title(runs)}]({folder}/{report_name(runs)}.md), {start} | {saved(found.policy)} | "
-            f"{percents(found.policy.relative, sign=True)} | {_standing(found.best)} |"
+            f"{percents(found.policy.relative, sign=True)} | {_standing(found)} |"
         )
     rest = len(judged) - len(shown)
     if rest:
@@ -67,8 +66,11 @@ def table(groups: Sequence[Group], folder: str, first: Sequence[str] = ()) -> st
     return "\n".join(lines)
 
 
-def _standing(best: Duel) -> str:
-    """Where a policy stands beside a control, in a cell."""
+def _standing(found: Judged) -> str:
+    """Where a policy stands beside the strongest control, in a cell."""
+    best = found.best
+    if found.better_rate is not None:
+        return "the plain run is not tuned"
     gain = percents(best.relative, sign=True)
     if best.gain.verdict in (Verdict.ONE_SEED, Verdict.DIVERGED):
         return f"`{best.control}`: {gain}"

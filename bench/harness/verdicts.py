@@ -25,6 +25,7 @@ class Advice(str, enum.Enum):
     STOP = "stop instead"
     PLAIN = "train plainly"
     CONTROL = "use the control"
+    TUNE = "tune the plain run"
     OPEN = "open"
 
 
@@ -34,12 +35,15 @@ class Judged:
 
     Attributes:
       best: the duel with the strongest of the controls.
+      better_rate: a multiple of its learning rate with which the whole plain run did better in a sweep; None: there is
+        none, or nobody knows.
     """
 
     policy: Row
     fought: Sequence[Duel]
     best: Duel
     advice: Advice
+    better_rate: float | None
 
 
 def judge(runs: Group, quality: Quality) -> Judged | None:
@@ -53,7 +57,10 @@ def judge(runs: Group, quality: Quality) -> Judged | None:
     policy = max(rows, key=lambda found: (found.label in ("auto", "finetune"), found.gain.count))
     fought = duels(runs, policy.label, quality)
     best = strongest(fought)
-    return Judged(policy, fought, best, _advice(policy, fought, best))
+    rate = best_peak(runs.records, quality, 1.0) if 1.0 in qualities(runs.records) else 1.0
+    better_rate = None if rate == 1.0 else rate
+    advice = Advice.TUNE if better_rate is not None else _advice(policy, fought, best)
+    return Judged(policy, fought, best, advice, better_rate)
 
 
 def summary(runs: Group, quality: Quality) -> list[str]:
@@ -61,7 +68,6 @@ def summary(runs: Group, quality: Quality) -> list[str]:
     judged = judge(runs, quality)
     if judged is None:
         return ["**No policy has been run on this task.**", negative_control(row(runs, "early", quality))]
-    untuned = _untuned(runs, quality)
     policy, best, name = judged.policy, judged.best, f"`{judged.policy.label}`"
     return [
         f"At the time that {name} takes, the strongest control is {CONTROLS.get(best.control, 'another run')} "
@@ -71,16 +77,8 @@ def summary(runs: Group, quality: Quality) -> list[str]:
         f"its quality is {better_or_worse(policy.relative)}.",
         _noise(policy),
         _in_words(judged),
-        *([untuned] if untuned else []),
         negative_control(row(runs, "early", quality)),
     ]
-
-
-def _untuned(runs: Group, quality: Quality) -> str:
-    """Says so where a sweep found another learning rate better for the whole plain run; otherwise ""."""
-    if 1.0 not in qualities(runs.records) or (best := best_peak(runs.records, quality, 1.0)) == 1.0:
-        return ""
-    return f"**The plain run is not tuned**: {best:g} times its learning rate did better in a sweep."
 
 
 def negative_control(early: Row | None) -> str:
@@ -140,6 +138,8 @@ def _advice(policy: Row, fought: Sequence[Duel], best: Duel) -> Advice:
 
 def _in_words(judged: Judged) -> str:
     name = f"`{judged.policy.label}`"
+    if judged.advice is Advice.TUNE:
+        return f"**The plain run is not tuned**: {judged.better_rate:g} times its learning rate did better in a sweep."
     if judged.advice is Advice.OPEN and judged.best.gain.mean > 0 and judged.policy.noise is not None:
         return f"{name} is ahead by the mean, but not beyond the spread over seeds: more seeds have to tell."
     stopping = "better" if judged.best.gain.verdict is Verdict.LOSES else "as good"
