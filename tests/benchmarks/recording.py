@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -55,7 +56,7 @@ class Recording:
         arguments = [argument for argument in sys.argv[1:] if argument not in ("--record", str(file))]
         record = {
             "program": pathlib.Path(sys.argv[0]).resolve().relative_to(ROOT).as_posix(),
-            "arguments": " ".join("DIR" if pathlib.Path(argument).exists() else argument for argument in arguments),
+            "arguments": " ".join("DIR" if _is_path(argument) else argument for argument in arguments),
             "machine": machine_of({"machine": _FACTS}).removeprefix("on "),
             "version": _FACTS["egeria"],
             "rounds": rounds,
@@ -75,3 +76,8 @@ def percents(ratios: Sequence[float]) -> list[float]:
 def _rounded(value: float) -> float:
     """Three significant digits; whole numbers from a hundred on."""
     return float(f"{value:.3g}") if abs(value) < 100 else round(value)
+
+
+def _is_path(argument: str) -> bool:
+    """Whether it names a file or a folder of this machine. Other arguments may have a file's name by chance."""
+    return os.sep in argument and pathlib.Path(argument).exists()
