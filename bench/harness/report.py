@@ -26,7 +26,7 @@ from bench.harness.origins import machine_of, mixture, plain_mixture
 from bench.harness.overview import overview, report_name, table
 from bench.harness.runs import Kind
 from bench.harness.spread import Spread
-from bench.harness.sweeps import best_peak, qualities
+from bench.harness.sweeps import best_of, qualities
 from bench.harness.task import Quality
 from bench.harness.verdicts import further, judge, summary
 from bench.harness.wording import (
@@ -345,7 +345,7 @@ def _rate_sweep(runs: Group, quality: Quality) -> list[str]:
             lines.append(
                 f"| {100 * share:.0f} % | {peak:g} | {len(finals)} | {plain_number(mean, unit_digits(quality))} |"
             )
-    best = best_peak(runs.records, quality, max(swept))
+    best = best_of(swept[max(swept)], quality)
     tuned = "The task's own rate is the best" if best == 1.0 else f"The best rate is {best:g} times the task's own"
     alone = " No other number here counts the seeds of the sweep." if runs.tuning else ""
     return [

@@ -47,7 +47,11 @@ def best_peak(records: Sequence[Mapping[str, Any]], quality: Quality, share: flo
     swept = qualities(records)
     if not swept:
         return None
-    peaks = swept[min(swept, key=lambda known: abs(math.log(known / share)))]
+    return best_of(swept[min(swept, key=lambda known: abs(math.log(known / share)))], quality)
+
+
+def best_of(peaks: Mapping[float, Mapping[int, float]], quality: Quality) -> float:
+    """Returns the rate with the best mean over the seeds. `peaks`: final qualities by rate and seed."""
 
     def gain(peak: float) -> float:
         mean = statistics.fmean(quality.gain(final, 0.0) for final in peaks[peak].values())

@@ -10,7 +10,7 @@ from bench import tasks
 from bench.harness.comparisons import Duel, Row, difference, duels, row, stopping_is_as_good, strongest
 from bench.harness.groups import Group
 from bench.harness.spread import Verdict
-from bench.harness.sweeps import best_peak, qualities
+from bench.harness.sweeps import best_of, qualities
 from bench.harness.task import Quality
 from bench.harness.wording import CONTROLS, better_or_worse, outcome, plain_number, saved, seeds, time_in_words
 
@@ -57,7 +57,8 @@ def judge(runs: Group, quality: Quality) -> Judged | None:
     policy = max(rows, key=lambda found: (found.label in ("auto", "finetune"), found.gain.count))
     fought = duels(runs, policy.label, quality)
     best = strongest(fought)
-    rate = best_peak(runs.records, quality, 1.0) if 1.0 in qualities(runs.records) else 1.0
+    swept = qualities(runs.records).get(1.0)
+    rate = best_of(swept, quality) if swept else 1.0
     better_rate = None if rate == 1.0 else rate
     advice = Advice.TUNE if better_rate is not None else _advice(policy, fought, best)
     return Judged(policy, fought, best, advice, better_rate)

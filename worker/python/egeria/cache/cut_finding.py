@@ -267,8 +267,9 @@ def _unread(flow: Dataflow, cut: Cut, call: Call) -> frozenset[int]:
     """Returns the arguments that go into no layer of the prefix and no decision before its end, as far as operators
     show; none where no row of a sample would be left."""
     read = flow.entered.union(*(decision.marks for decision in _decisions(flow, cut)))
-    unread = frozenset(number for number in call.numbered() if _argument(number) not in read)
-    return unread if set(call.numbered()) - unread - set(call.of_no_sample()) else frozenset()
+    numbers = call.numbered().keys()
+    unread = frozenset(number for number in numbers if _argument(number) not in read)
+    return unread if numbers - unread - set(call.of_no_sample()) else frozenset()
 
 
 def check_keeps_nothing(modules: Mapping[nn.Module, str | None], before: Mapping[nn.Module, dict[str, Any]]) -> None:

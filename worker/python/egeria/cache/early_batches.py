@@ -55,7 +55,7 @@ class EarlyBatches:
             self._end()
             return
         self._seen.update(ids)
-        self._batches.append(EarlyBatch(call.rows(range(call.batch)), list(ids)))  # a script may write to its batch
+        self._batches.append(EarlyBatch(call.copied(), list(ids)))
 
     def take(self, ids: Sequence[int]) -> EarlyBatch | None:
         """Gives away one of the batches, to be computed beside a pass of these samples; None where there is none, or it

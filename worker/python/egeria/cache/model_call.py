@@ -90,7 +90,6 @@ class Call:
         """Returns the call with hashes and digests into which the content of these arguments does not go."""
         other = copy.copy(self)
         other._ignored = frozenset(arguments)
-        other._words = None
         return other
 
     def without_content(self, arguments: Iterable[int]) -> Call:
@@ -111,6 +110,10 @@ class Call:
         other._source = None
         other._leaves = [_rows(leaf, chosen) if batched else leaf for leaf, batched in zip(self._leaves, self._batched)]
         return other
+
+    def copied(self) -> Call:
+        """Returns the call with its samples in memory of their own, since a script may write to its batch."""
+        return self.rows(range(self.batch))
 
     def and_then(self, other: Call) -> Call:
         """Returns the call with the samples of this one, and behind them those of another one that looks alike."""
@@ -140,7 +143,7 @@ class Call:
 
         Element types, shapes and memory formats count too.
         """
-        source, batched = self._source, self._told_apart_by()
+        source, batched = self._source, self._counting(of_samples=True)
         if source is None:
             return _native.hash_rows(_in_host(batched), self._digest(salt))
         # A sample that is not loaded has the hash that it had.
@@ -150,7 +153,7 @@ class Call:
         return source.hashes(
             digest + parts,
             _native.hash_rows(others, b"") if others else [0] * self.batch,
-            lambda rows: _native.hash_rows(_in_host(self.rows(rows)._told_apart_by(load=True)), digest),
+            lambda rows: _native.hash_rows(_in_host(self.rows(rows)._counting(of_samples=True)), digest),
         )
 
     @property
@@ -165,8 +168,9 @@ class Call:
 
     def digests(self, salt: bytes = b"") -> list[bytes]:
         """Returns 16 bytes for each sample, over what hashes() is made of."""
+        self._load()
         begin = torch.frombuffer(bytearray(self._digest(salt)), dtype=torch.uint8)
-        columns = [tensor.unbind(0) for tensor in _in_host(self._told_apart_by(load=True))]
+        columns = [tensor.unbind(0) for tensor in _in_host(self._counting(of_samples=True))]
         return [_native.fingerprint("", [begin, *sample]) for sample in zip(*columns)]
 
     def argument_of(self, tensor: Tensor) -> int | None:
@@ -205,25 +209,19 @@ class Call:
         other._words = None
         return other
 
-    def _told_apart_by(self, load: bool = False) -> list[Tensor]:
-        """Returns the tensors whose rows tell samples apart; with `load` none of them is a stand-in."""
-        if load:
-            self._load()
+    def _counting(self, of_samples: bool) -> list[Tensor]:
+        """Returns the tensors whose content goes into hashes: those with a row per sample, or the others."""
         return [
             leaf
             for number, (leaf, batched) in enumerate(zip(self._leaves, self._batched))
-            if batched and number not in self._ignored
+            if isinstance(leaf, Tensor) and batched == of_samples and number not in self._ignored
         ]
 
     def _digest(self, salt: bytes) -> bytes:
         """Returns a digest of `salt` and of what belongs to no sample."""
-        common = [
-            leaf
-            for number, (leaf, batched) in enumerate(zip(self._leaves, self._batched))
-            if isinstance(leaf, Tensor) and not batched and number not in self._ignored
-        ]
+        common = self._counting(of_samples=False)
         formats = [_format_of(leaf) for leaf in self._leaves if isinstance(leaf, Tensor)]
-        text = repr((salt, self._text(), formats))
+        text = repr((salt, self._text(), formats, *sorted(self._ignored)))
         return _native.fingerprint(text, common) if common else _fingerprint_of(text)
 
     def _load(self) -> None:
@@ -237,13 +235,17 @@ class Call:
         return self._words
 
     def _put_into_words(self) -> str:
-        leaves = [
-            (str(leaf.dtype), leaf.device.type, batched)
-            if isinstance(leaf, Tensor)
-            else (type(leaf).__name__, repr(leaf))
-            for leaf, batched in zip(self._leaves, self._batched)
-        ]
-        return repr((str(self._structure), leaves, *sorted(self._ignored)))
+        return repr(
+            (
+                str(self._structure),
+                [
+                    (str(leaf.dtype), leaf.device.type, batched)
+                    if isinstance(leaf, Tensor)
+                    else (type(leaf).__name__, repr(leaf))
+                    for leaf, batched in zip(self._leaves, self._batched)
+                ],
+            )
+        )
 
 
 class Settings:

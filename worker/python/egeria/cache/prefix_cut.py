@@ -58,6 +58,11 @@ class Cut:
         return {self.entries[index] for index in self.live}
 
     @property
+    def is_in_its_form(self) -> bool:
+        """Whether the newest pass has computed submodules in the form for which the cut was proven."""
+        return self.forms is None or self.forms.used() == self.form
+
+    @property
     def tensors(self) -> list[Any]:
         """These TensorSpecs describe what crosses the cut."""
         return [spec for index in self.live for spec in self.outputs[index].tensors]

@@ -86,7 +86,7 @@ class Proofs:
         # The first shape that was proven: its number of samples, what these look like, and the seconds that it took.
         self._shape_of_first: tuple[int, Any] = 0, None
         self._first_seconds = 0.0
-        self._unread: dict[Any, frozenset[int]] = {}  # Cut.unread in the first proof for each Call.structure
+        self._unread: dict[str, frozenset[int]] = {}  # Cut.unread in the first proof for each Call.structure
         self._deciding: set[Any] = set()  # shapes of calls for which the conditions of a batch matter too
         self._lengths: dict[Any, TextLengths] = collections.defaultdict(TextLengths)  # by the kind of call
         self._text_seconds: list[float] = []  # that proofs of other lengths took

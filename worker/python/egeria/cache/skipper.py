@@ -344,15 +344,19 @@ class Skipper:
         alone = self._kept.proofs.alone(proven, call, missing)
         if alone is None or (cut.decides and alone.conditions() != call.conditions()):
             return ()
-        if self._shadow is None:
-            self._shadow = shadow_of(self._model)
         rows = [
             as_wide_as(tensor, computed[: len(missing)])
-            for tensor, computed in zip(tensors, cut.compute(self._shadow, alone))
+            for tensor, computed in zip(tensors, self._compute_beside(cut, alone))
         ]
         for tensor, row in zip(tensors, rows):
             tensor[missing] = row.to(tensor.device)
         return rows
+
+    def _compute_beside(self, cut: Cut, call: Call) -> list[Tensor]:
+        """Computes what crosses the cut in another call than the pass under way, on a shadow."""
+        if self._shadow is None:
+            self._shadow = shadow_of(self._model)
+        return cut.compute(self._shadow, call)
 
     def _keep_early(self, ids: list[int]) -> None:
         """Keeps what a batch has that came before anything was frozen, beside a pass of these samples."""
@@ -364,10 +368,8 @@ class Skipper:
             return
         begin = self.gate.ledger.now()
         self._kept.part.fingerprint.check_unchanged(self._patches.added)
-        if self._shadow is None:
-            self._shadow = shadow_of(self._model)
-        tensors = proven.cut.compute(self._shadow, batch.call)
-        if proven.cut.forms is None or proven.cut.forms.used() == proven.cut.form:
+        tensors = self._compute_beside(proven.cut, batch.call)
+        if proven.cut.is_in_its_form:
             asked = self._kept.samples(batch.call, proven, batch.ids)
             asked.put(self._kept.store, range(batch.call.batch), tensors)
         self.gate.ledger.spent(begin)
@@ -401,7 +403,7 @@ class Skipper:
             if whole:
                 self.gate.ledger.end_compute()
             # A pass in other forms gives tensors that are neither kept nor compared.
-            if cut.forms is None or cut.forms.used() == cut.form:
+            if cut.is_in_its_form:
                 self._finish(lambda: reached(tensors), 0)
 
         if cut.forms is not None:

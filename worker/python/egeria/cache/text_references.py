@@ -78,7 +78,7 @@ class References:
         """
         self.size = size
         self._padding = padding
-        self._call = call.rows(range(call.batch))  # a script may write to its batch
+        self._call = call.copied()
         # By the length, and what batches of that length were asked (Call.conditions()).
         self._digests: dict[Any, dict[Text, bytes]] = {}
 

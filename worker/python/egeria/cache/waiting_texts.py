@@ -38,8 +38,7 @@ class WaitingTexts:
         size = sum(tensor.nbytes for tensor in tensors)
         if size <= self._left:
             self._left -= size
-            copied = call.rows(range(call.batch))  # a script may write to its batch
-            self._batches.setdefault(key, []).append(Batch(copied, list(ids), list(names), tensors))
+            self._batches.setdefault(key, []).append(Batch(call.copied(), list(ids), list(names), tensors))
 
     def take(self, key: Any, names: Sequence[str]) -> list[Batch]:
         """Gives away the batches of calls that were proven, with a cut behind these entries."""
