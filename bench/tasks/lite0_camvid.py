@@ -19,7 +19,7 @@ from bench.tasks.segmentation import CamVidSegmentation
 _SETTINGS = {
     "height": 192,
     "width": 64,
-    "rate": 1e-3,
+    "rate": 4e-3,
     "head_rate": 1,
     "weight_decay": 0.01,
     "warm_up": 0.05,
