@@ -24,6 +24,7 @@
 #include "launcher/programs.h"
 #include "launcher/signals.h"
 #include "launcher/subprocess.h"
+#include "launcher/temp_folder.h"
 
 namespace egeria::run {
 namespace {
@@ -160,6 +161,8 @@ int Serve(const Arguments& arguments) {
   Signals signals;
   const Controller controller = FindOrStartController(arguments, signals);
   const bool failed = arguments.controller.empty() && controller.process == nullptr;
+  // A controller of ours keeps its socket in the folder, and removes it. Nobody else needs it.
+  if (controller.process == nullptr) TempFolder::Take(arguments.beside).IgnoreError();
   std::optional<NodeCache> cache;
   // A child that the parent forked may hold the other end of standard input, so that the parent itself counts, too.
   while (!failed && getppid() == parent) {

@@ -131,6 +131,16 @@ TEST_F(RunTest, ServesNobodyWithoutAController) {
   EXPECT_TRUE(TmpIsEmpty());
 }
 
+TEST_F(RunTest, LeavesNoFolderWhereItHasNoControllerOfItsOwn) {
+  const std::string beside = folder_ / "tmp/egeria-run-given";
+  std::filesystem::create_directories(beside);
+  auto process = Start({"--egeria-beside", beside, "--egeria-controller", "none"});
+  ASSERT_TRUE(process.ok()) << process.status();
+  process->CloseStdin();
+  EXPECT_EQ(process->Wait(), 0);
+  EXPECT_TRUE(TmpIsEmpty());
+}
+
 TEST_F(RunTest, HandsTheConfigurationToTheController) {
   Script("bin/torchrun", kTorchrunThatTells);
   Script("bin/egeria-controller", kController);
