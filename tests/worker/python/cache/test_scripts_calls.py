@@ -88,16 +88,18 @@ class LossInside(Network):
     def __init__(self, read: Callable[[Tensor], Tensor | float] = lambda count: 1.0):
         super().__init__(Trunk())
         self.read = read
+        self.reads = True
 
     def forward(self, images: Tensor, labels: Tensor, count: Tensor) -> Tensor:
-        features = self.trunk(images * self.read(count))
+        features = self.trunk(images * (self.read(count) if self.reads else 1.0))
         return F.cross_entropy(self.head(features), labels, reduction="sum") / count
 
 
 def with_counts(
-    model: Callable[[], LossInside], count: Callable[[int], float], noisy_labels: bool = False
+    model: Callable[[], LossInside], count: Callable[[int], float], noisy_labels: bool = False, reads_from: int = 1
 ) -> Callable[[Script], Any]:
-    """A script that gives its model a number which depends on the step, and perhaps labels that do."""
+    """A script that gives its model a number which depends on the step, and perhaps labels that do. From the step
+    `reads_from` on the model looks at the number."""
 
     def script(run_: Script) -> Any:
         network = model()
@@ -107,6 +109,7 @@ def with_counts(
         for _ in range(EPOCHS):
             for images, labels in run_.loader():
                 step += 1
+                network.reads = step >= reads_from
                 if noisy_labels:
                     labels = (labels + step) % 4
                 loss = network(images, labels, torch.tensor(count(step)))
@@ -140,6 +143,11 @@ def test_arguments_that_the_frozen_layers_do_not_see_may_change(noisy_labels: bo
 )
 def test_a_number_that_goes_into_the_frozen_layers_counts(read: Callable[[Tensor], Any], run: Run):
     outcome = run(with_counts(lambda: LossInside(read), lambda step: 1.0 if step <= 18 else 30.0))
+    assert 0 < outcome.served < 20, outcome.text
+
+
+def test_a_number_that_goes_into_the_frozen_layers_from_some_step_on_counts(run: Run):
+    outcome = run(with_counts(lambda: LossInside(lambda count: count.tolist()), float, reads_from=19))
     assert 0 < outcome.served < 20, outcome.text
 
 

@@ -86,7 +86,8 @@ class Proofs:
         # The first shape that was proven: its number of samples, what these look like, and the seconds that it took.
         self._shape_of_first: tuple[int, Any] = 0, None
         self._first_seconds = 0.0
-        self._unread: dict[str, frozenset[int]] = {}  # Cut.unread in the first proof for each Call.structure
+        # Cut.unread in the first proof for each Call.structure under the same settings.
+        self._unread: dict[tuple[str, Any], frozenset[int]] = {}
         self._deciding: set[Any] = set()  # shapes of calls for which the conditions of a batch matter too
         self._lengths: dict[Any, TextLengths] = collections.defaultdict(TextLengths)  # by the kind of call
         self._text_seconds: list[float] = []  # that proofs of other lengths took
@@ -116,7 +117,7 @@ class Proofs:
             try:
                 padding = Padding.of(call)
                 mixture = None if first or padding is None else self._mix(call, settings, padding)
-                proof = self._prove(call if mixture is None else mixture.call, first or padding is None)
+                proof = self._prove(call if mixture is None else mixture.call, settings, first or padding is None)
                 conditions = call.conditions() if proof.cut.decides else None
                 if proof.cut.decides:
                     self._deciding.add(shape)
@@ -182,9 +183,10 @@ class Proofs:
         size = next((size for size in sizes if tried.get(size)), None)
         return None if size is None else call.rows([*missing, *missing[:1] * (size - len(missing))])
 
-    def _prove(self, call: Call, rows: bool) -> Proof:
-        proof = prove(self._model, self._frozen, call, self._forms, rows, self._unread.get(call.structure))
-        self._unread.setdefault(call.structure, proof.cut.unread)
+    def _prove(self, call: Call, settings: Any, rows: bool) -> Proof:
+        kind = call.structure, settings
+        proof = prove(self._model, self._frozen, call, self._forms, rows, self._unread.get(kind))
+        self._unread.setdefault(kind, proof.cut.unread)
         return proof
 
     def _compare_later(self, proven: Proven, call: Call) -> None:
@@ -203,9 +205,10 @@ class Proofs:
             return
         with self._gate.proving(first=False):
             proven.alike = []
-            if (mixture := self._mix(call, proven.circumstances[0], padding)) is not None:
+            settings = proven.circumstances[0]
+            if (mixture := self._mix(call, settings, padding)) is not None:
                 try:
-                    proof = self._prove(mixture.call, rows=False)
+                    proof = self._prove(mixture.call, settings, rows=False)
                 except Refused as error:
                     _logger.debug("egeria: texts of other lengths are not compared: %s", error)
                 else:
