@@ -117,7 +117,7 @@ class Proofs:
             try:
                 padding = Padding.of(call)
                 mixture = None if first or padding is None else self._mix(call, settings, padding)
-                proof = self._prove(call if mixture is None else mixture.call, settings, first or padding is None)
+                proof = self._prove(call if mixture is None else mixture.call, first or padding is None)
                 conditions = call.conditions() if proof.cut.decides else None
                 if proof.cut.decides:
                     self._deciding.add(shape)
@@ -183,8 +183,8 @@ class Proofs:
         size = next((size for size in sizes if tried.get(size)), None)
         return None if size is None else call.rows([*missing, *missing[:1] * (size - len(missing))])
 
-    def _prove(self, call: Call, settings: Any, rows: bool) -> Proof:
-        kind = call.structure, settings
+    def _prove(self, call: Call, rows: bool) -> Proof:
+        kind = call.structure, self._settings.now()
         proof = prove(self._model, self._frozen, call, self._forms, rows, self._unread.get(kind))
         self._unread.setdefault(kind, proof.cut.unread)
         return proof
@@ -205,10 +205,9 @@ class Proofs:
             return
         with self._gate.proving(first=False):
             proven.alike = []
-            settings = proven.circumstances[0]
-            if (mixture := self._mix(call, settings, padding)) is not None:
+            if (mixture := self._mix(call, proven.circumstances[0], padding)) is not None:
                 try:
-                    proof = self._prove(mixture.call, settings, rows=False)
+                    proof = self._prove(mixture.call, rows=False)
                 except Refused as error:
                     _logger.debug("egeria: texts of other lengths are not compared: %s", error)
                 else:
