@@ -19,6 +19,7 @@ from cache_daemon import Daemon, wait_until_kept
 from example_scripts import launch
 from harness import free_port, http_get, metric, wait_until
 from launching import HERE, Program
+from layered_models import OtherwiseInSmallBatches
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -338,14 +339,24 @@ def test_what_was_kept_and_not_served_yet_helps_to_keep_a_deeper_prefix(
 
 
 def by_epoch(
-    cache: str, samples: int, epochs: int, noise: Callable[[], torch.Generator | None] | None = None
+    cache: str,
+    samples: int,
+    epochs: int,
+    noise: Callable[[], torch.Generator | None] | None = None,
+    layers: Sequence[nn.Module] = (),
 ) -> tuple[nn.Module, list[dict[str, Any]]]:
-    """Trains with batches of 16, the last one of an epoch smaller. Convolutions freeze after the first step. The loop
-    adds noise from the generator that `noise` makes. Returns what each epoch has added to the counters, and the samples
-    of its "batches"."""
+    """Trains with batches of 16, the last one of an epoch smaller. Convolutions freeze after the first step, and so do
+    the `layers` in front of them. The loop adds noise from the generator that `noise` makes. Returns what each epoch
+    has added to the counters, and the samples of its "batches"."""
     generator = noise() if noise is not None else None
     torch.manual_seed(0)
-    trunk = [nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.AdaptiveAvgPool2d(2)]
+    trunk = [
+        *layers,
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, padding=1),
+        nn.AdaptiveAvgPool2d(2),
+    ]
     model = nn.Sequential(nn.Sequential(*trunk), nn.ReLU(), nn.Flatten(), nn.Linear(128, 4))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     images = torch.randn(samples, 3, 64, 64)
@@ -385,6 +396,15 @@ def test_the_first_epoch_fills_and_the_second_is_served_from_its_beginning(patie
     assert others <= {"miss_absent", "miss_audited", "miss_recomputed"}, second
     for epoch in later[1:]:  # the last batch is served as well
         assert epoch["passes_skipped"] + epoch["audits"] == 13, epoch
+
+
+def test_the_last_batch_of_the_first_epoch_is_kept_as_it_is_in_whole_batches(patient_cache: Daemon):
+    layers = [OtherwiseInSmallBatches(16)]
+    cached, (_, *later) = by_epoch(patient_cache.address, 197, 4, layers=layers)
+    plain, _ = by_epoch("none", 197, 4, layers=layers)
+    assert all(torch.equal(one, other) for one, other in zip(cached.parameters(), plain.parameters()))
+    for epoch in later:
+        assert epoch["passes_skipped"] + epoch["audits"] == 12 and not epoch["miss_absent"], epoch
 
 
 @pytest.mark.parametrize("seen", [True, False])

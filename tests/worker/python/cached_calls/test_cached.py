@@ -16,6 +16,8 @@ import torch
 from accelerate import Accelerator
 from cache_daemon import Daemon
 from cached_networks import (
+    BATCH,
+    SAMPLES,
     ConvNet,
     Pair,
     Structured,
@@ -27,6 +29,7 @@ from cached_networks import (
     server_of,
     wait_until_kept,
 )
+from layered_models import OtherwiseInSmallBatches
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
@@ -229,6 +232,14 @@ def test_several_networks(patient_cache: Daemon) -> None:
         wait_until_kept(first)
         wait_until_kept(second)
     assert egeria.cache_summary(first)["served"] >= 8 and egeria.cache_summary(second)["served"] >= 8
+
+
+def test_the_last_batch_of_an_epoch_is_kept_as_it_is_in_whole_batches(patient_cache: Daemon) -> None:
+    network = nn.Sequential(OtherwiseInSmallBatches(BATCH), conv_net())
+    summary = compare(network, by_rows, patient_cache.address)
+    assert summary["miss_absent"] <= SAMPLES and summary["served"] + summary["audits"] == 4 * (SAMPLES // BATCH), (
+        summary
+    )
 
 
 def distil(cache: str | None, epochs: int = 4, rate: float = 0.05) -> tuple[list[Tensor], Pair]:

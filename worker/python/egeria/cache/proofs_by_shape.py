@@ -35,12 +35,11 @@ _MAX_LENGTHS = 64
 _FEW_PASSES = 8
 # A shape of an epoch's last batch is expected in so many epochs, where nobody knows how many come.
 _EPOCHS = 8
-# In the next epoch, a sample that is not kept makes a batch of others, in which it is missing, cost this part of the
-# forward pass.
-_COST_OF_A_MISS = 0.25
 # A proof takes about so many forward passes, and what its other work takes is no more than so many.
 _PASSES = 4
 _MOST_FIXED = 3
+# Among so many passes one may be an epoch's last batch, with fewer samples.
+_PASSES_OF_A_REST = 8
 # A number of samples that is missing is expected to be missing as often.
 _MISSES = 8
 
@@ -83,6 +82,7 @@ class Proofs:
         self._proven: dict[tuple[_Shape, Any], Proven | None] = {}
         self._calls: collections.Counter[Any] = collections.Counter()  # how often shapes without a proof came
         self._passes = 0
+        self._filled_up = 0  # calls
         # The first shape that was proven: its number of samples, what these look like, and the seconds that it took.
         self._shape_of_first: tuple[int, Any] = 0, None
         self._first_seconds = 0.0
@@ -148,6 +148,23 @@ class Proofs:
             ):
                 return proven
         return None
+
+    def whole(self, call: Call) -> tuple[Call, Proven] | None:
+        """Returns a call that has copies of its first sample behind those of this one, so that there are as many as in
+        one that was proven and confirmed, with that proof. Few calls are so: mostly an epoch's last one. Returns None
+        for others."""
+        if call.source is not None or self._filled_up * _PASSES_OF_A_REST > self._passes:
+            return None
+        looks = call.sample_key()
+        proven = (one for one in self._proven.values() if one is not None and one.circumstances[-1] == looks)
+        most = max((one.batch for one in proven), default=0)
+        if most <= call.batch:
+            return None
+        filled = call.rows([*range(call.batch), *[0] * (most - call.batch)])
+        if (known := self.known(filled, ())) is None:
+            return None
+        self._filled_up += 1
+        return filled, known
 
     def awaited(self, call: Call) -> tuple[Any, Cut] | None:
         """Returns, for texts of a shape that was not tried yet, what is equal for calls of which one proof will hold
@@ -278,8 +295,7 @@ class Proofs:
             return self._gate.may_prove(seconds, coming, is_text=bool(self._lengths))
         # That samples are the same in whole batches is shown on one of those.
         share = call.batch / batch
-        misses = _COST_OF_A_MISS * call.batch if coming >= 1 else 0
-        return self._gate.may_prove((_PASSES * share + 1) * forward + fixed, coming * share + misses)
+        return self._gate.may_prove((_PASSES * share + 1) * forward + fixed, coming * share)
 
     def _among_others(
         self, proof: Proof, call: Call, circumstances: Any, padding: Padding | None, mixture: Mixture | None

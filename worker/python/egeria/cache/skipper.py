@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -242,6 +243,8 @@ class Skipper:
                 self._confirm(proven, call, self._kept.samples(call, proven, ids), ids)
             elif (awaited := self._kept.proofs.awaited(call)) is not None:
                 self._let_wait(*awaited, call, ids)
+            else:
+                self._keep_rest(call, ids)
             ledger.spent(begin)
             return
         serve(self, call.batch)
@@ -367,12 +370,29 @@ class Skipper:
             self._early.give_back(batch)
             return
         begin = self.gate.ledger.now()
-        self._kept.part.fingerprint.check_unchanged(self._patches.added)
-        tensors = self._compute_beside(proven.cut, batch.call)
-        if proven.cut.is_in_its_form:
-            asked = self._kept.samples(batch.call, proven, batch.ids)
-            asked.put(self._kept.store, range(batch.call.batch), tensors)
+        asked = self._kept.samples(batch.call, proven, batch.ids)
+        self._keep_beside(proven, batch.call, asked, range(batch.call.batch))
         self.gate.ledger.spent(begin)
+
+    def _keep_rest(self, call: Call, ids: list[int]) -> None:
+        """Keeps the samples of an epoch's last batch, which has fewer of them, as they are in a whole one. In the next
+        epoch each of them is in another batch, and would make that one cost a pass."""
+        if not self.gate.expects_repeats or self.gate.passes_left(math.inf) <= 1:
+            return
+        if (whole := self._kept.proofs.whole(call)) is None:
+            return
+        filled, proven = whole
+        asked = self._kept.samples(filled, proven, [*ids, *ids[:1] * (filled.batch - call.batch)])
+        _, reasons, _ = self._kept.fetch(proven.cut, asked, self.gate.patience)
+        if missing := [row for row, reason in enumerate(reasons[: call.batch]) if reason]:
+            self._keep_beside(proven, filled, asked, missing)
+
+    def _keep_beside(self, proven: Proven, call: Call, asked: KeptSamples, rows: Sequence[int]) -> None:
+        """Computes another call than the pass under way, and keeps these rows of it."""
+        self._kept.part.fingerprint.check_unchanged(self._patches.added)
+        tensors = self._compute_beside(proven.cut, call)
+        if proven.cut.is_in_its_form:
+            asked.put(self._kept.store, rows, [tensor[list(rows)] for tensor in tensors])
 
     def _begin_behind_shallower(self, call: Call, proven: Proven, ids: list[int]) -> float | None:
         """Lets a pass that is computed to be kept begin behind a shallower prefix that has its samples. Returns the

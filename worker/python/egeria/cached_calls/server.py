@@ -120,6 +120,7 @@ class CallServer:
         self._device = torch.device("cpu")
         self._recurrence = Recurrence()
         self._shadow: Shadow | None = None  # computes samples alone
+        self._has_kept_rest = False  # of an epoch
         self._salt = b""  # the newest proof has it
         self._contents: ModuleFingerprint | None = None
         self._fingerprint = b""
@@ -320,6 +321,9 @@ class CallServer:
         proofs = self._proofs[settings]
         if (proven := proofs.find(call)) is None:
             ledger.missed("unproven", call.batch)
+            begin = ledger.now()
+            self._keep_rest(proofs, call)
+            ledger.spent(begin)
             return None
         self._salt = proven.salt
         ids, hashes = keys_of(proven.keys(call, Call.digests)[0])
@@ -355,7 +359,7 @@ class CallServer:
             tensors = ()
         self._recurrence.found(len(ids) - len(missing))
         alone = proofs.alone(proven, call, missing) if missing and tensors else None
-        rows = () if alone is None else self._compute_alone(whole, call, alone, missing, tensors)
+        rows = () if alone is None else self._fill_in(whole, call, alone, missing, tensors)
         step = ledger.decide(not missing or bool(rows))
         fresh = [ids[i] for i in missing], [hashes[i] for i in missing]
         if step == "compute":
@@ -374,19 +378,38 @@ class CallServer:
         self.gate.ledger.begin_compute()
         return act
 
-    def _compute_alone(
+    def _fill_in(
         self, whole: WholeCall, call: Call, alone: Call, missing: list[int], tensors: Sequence[Tensor]
     ) -> Sequence[Tensor]:
         """Fills in the rows of the samples that are missing, which come first in the call `alone`, and returns them.
         Returns none if they may not be computed so."""
         if whole.decides and alone.conditions() != call.conditions():
             return ()
-        if self._shadow is None or _addresses(self._shadow.model) != _addresses(self._network):
-            self._shadow = shadow_of(self._network)
-        rows = tuple(tensor[: len(missing)].clone() for tensor in whole.compute(self._shadow, alone))
+        rows = tuple(tensor[: len(missing)].clone() for tensor in self._compute_beside(whole, alone))
         for tensor, row in zip(tensors, rows):
             tensor[missing] = row.to(tensor.device)
         return rows
+
+    def _compute_beside(self, whole: WholeCall, call: Call) -> Sequence[Tensor]:
+        """Computes another call than the one at hand, on a shadow."""
+        if self._shadow is None or _addresses(self._shadow.model) != _addresses(self._network):
+            self._shadow = shadow_of(self._network)
+        return whole.compute(self._shadow, call)
+
+    def _keep_rest(self, proofs: _Proofs, call: Call) -> None:
+        """Keeps the samples of an epoch's last batch, which has fewer of them, as they are in a whole one: in the next
+        epoch they are in others. Until inputs have come again that is done once."""
+        if not self._recurrence.known and self._has_kept_rest or (whole := proofs.whole(call)) is None:
+            return
+        filled, proven = whole
+        ids, hashes = keys_of(proven.keys(filled, Call.digests)[0])
+        _, reasons = self.line.store.get(ids, hashes, self.gate.patience)
+        if missing := [row for row, reason in enumerate(reasons[: call.batch]) if reason]:
+            self._has_kept_rest = True
+            tensors = self._compute_beside(proven.cut, filled)
+            self._keep_rows(
+                [ids[row] for row in missing], [hashes[row] for row in missing], [tensor[missing] for tensor in tensors]
+            )
 
     def _confirm(self, proven: Proven, call: Call, ids: list[int], hashes: list[int]) -> _Computed:
         """Compares what the network returns in this call with what a pass on the side computes."""
