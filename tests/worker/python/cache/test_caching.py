@@ -393,9 +393,9 @@ def test_the_first_epoch_fills_and_the_second_is_served_from_its_beginning(patie
     assert second["passes_skipped"] + second["audits"] >= served > 0, (served, second)
     others = {name for name, count in second.items() if name.startswith("miss_") and count}
     assert second["passes"] == 13 and second["passes_skipped"] and second["miss_absent"] <= 16 + 12, second
-    assert others <= {"miss_absent", "miss_audited", "miss_recomputed"}, second
-    for epoch in later[1:]:  # the last batch is served as well
-        assert epoch["passes_skipped"] + epoch["audits"] == 13, epoch
+    assert others <= {"miss_absent", "miss_audited", "miss_recomputed", "miss_unproven"}, second
+    for epoch in later[1:]:  # the last batch is served as well where the time allows its proof
+        assert epoch["passes_skipped"] + epoch["audits"] >= 12 and epoch["miss_unproven"] <= 12, epoch
 
 
 def test_the_last_batch_of_the_first_epoch_is_kept_as_it_is_in_whole_batches(patient_cache: Daemon):

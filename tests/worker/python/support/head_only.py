@@ -1,6 +1,6 @@
 """A frozen trunk and a trained head, as people write it: the optimizer holds the head, and nothing else is said.
 
-head_only.py OUT [--plain] writes the processor time of each epoch, and the weights at the end.
+head_only.py OUT [--plain|--unwrapped] writes the processor time of each epoch, and the weights at the end.
 """
 
 import json
@@ -22,7 +22,7 @@ images = torch.randn(256, 3, 32, 32)
 loader = DataLoader(TensorDataset(images, torch.randint(0, 10, (256,))), batch_size=32, shuffle=True)
 session = None
 if "--plain" not in sys.argv:
-    loader = egeria.data.wrap(loader)
+    loader = loader if "--unwrapped" in sys.argv else egeria.data.wrap(loader)
     session = egeria.attach(model, optimizer)
 seconds = []
 for epoch in range(5):

@@ -128,6 +128,13 @@ def test_a_short_script_gets_faster_and_trains_the_same(tmp_path: pathlib.Path):
     assert "by the script" in progress and cached[4] < 0.5 * plain[4] and cached[4] < 0.5 * cached[0], reports
 
 
+@pytest.mark.parametrize("option,advised", [("--unwrapped", True), ("--wrapped", False)])
+def test_a_script_that_wraps_no_loader_is_told_what_that_would_save(option: str, advised: bool, tmp_path: pathlib.Path):
+    variables = {"EGERIA_CACHE": str(tmp_path / "store"), "EGERIA_POLICY": "none"}
+    done = run([sys.executable, HERE / "head_only.py", tmp_path, option], tmp_path, **variables)
+    assert done.returncode == 0 and ("egeria.data.wrap(loader)" in done.stdout + done.stderr) == advised, done.stderr
+
+
 def test_the_script_reads_what_it_has_asked_for():
     model = Part()
     wishes.hide(weight := model.first.weight)

@@ -12,8 +12,7 @@ import torch
 from egeria import _native
 from egeria.cache.repeated_samples import Repeats
 
-# Proofs but the first one of a prefix take this part of the time that passes at most, and what the first one took: an
-# epoch's last batch should be proven in the first epoch, however short that is.
+# Proofs but the first one of a prefix take this part of the time that passes at most, and what the first one took.
 _SHARE_OF_PROOFS = 0.1
 # Texts of many lengths need as many proofs, and later epochs have all of them again.
 _SHARE_OF_LENGTHS = 0.25

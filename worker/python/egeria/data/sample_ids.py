@@ -156,6 +156,11 @@ class SampleIds:
         None: of none it is."""
         return True if self._loop_drew else self._loader_drew
 
+    @property
+    def is_fed(self) -> bool:
+        """Whether batches are announced, or going to be."""
+        return self._is_fed
+
     def nobody_announces(self, why: str) -> None:
         """Sets what to tell people where there are no ids because no batch is announced."""
         self._nobody_announces = why

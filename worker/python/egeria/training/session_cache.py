@@ -38,6 +38,11 @@ class SessionCache:
         return self._caching if self._is_wanted else None
 
     @property
+    def lacks_ids(self) -> bool:
+        """Whether there may be a cache, and no loader gives it sample ids."""
+        return self._caching is not None and not current().is_fed
+
+    @property
     def samples_repeat(self) -> bool | None:
         """Whether samples come to the model as they came before, for a checkpoint; None: that is not known."""
         return None if self._caching is None else self._caching.repeats.known

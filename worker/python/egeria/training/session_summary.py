@@ -29,7 +29,7 @@ def numbers_of(training: FollowedTraining) -> dict[str, Any]:
         "own_controller": training.daemons.are_own,
         "cache": training.cache.caching.summary() if training.cache.caching is not None else None,
         "frozen_forward": training.forward.summary(),
-        "advice": training.link.advice,
+        "advice": training.link.advice or _advice_on_the_cache(training),
     }
 
 
@@ -87,6 +87,15 @@ def progress_of(training: FollowedTraining) -> str:
         line += ", by the script" if prefix <= script else f", {script} by the script"
     net = scalars_of(training).get("egeria/net_saved_seconds")
     return line + (f", net {net:.1f} s saved" if net is not None else "")
+
+
+def _advice_on_the_cache(training: FollowedTraining) -> str:
+    if training.frozen_by_script == 0 or not training.cache.lacks_ids:
+        return ""
+    return (
+        "the layers that the script froze were computed in every step; with loader = egeria.data.wrap(loader) they are "
+        "computed once for each sample (docs/guides/frozen-backbones.md)"
+    )
 
 
 def _saved_seconds(training: FollowedTraining) -> float | None:
