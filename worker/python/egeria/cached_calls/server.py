@@ -120,7 +120,7 @@ class CallServer:
         self._device = torch.device("cpu")
         self._recurrence = Recurrence()
         self._shadow: Shadow | None = None  # computes samples alone
-        self._has_kept_rest = False  # of an epoch
+        self._has_kept_rest = False  # an epoch's last batch
         self._salt = b""  # the newest proof has it
         self._contents: ModuleFingerprint | None = None
         self._fingerprint = b""
