@@ -14,6 +14,7 @@ from bench.harness.errors import BenchError
 from bench.harness.groups import Group, group
 from bench.harness.runs import Kind
 from bench.harness.spread import Spread
+from bench.harness.sweeps import best_of, qualities
 from bench.harness.task import Task
 from bench.paper import pictures
 from bench.paper.constants import signal
@@ -109,6 +110,7 @@ class _Page:
                 f"{self._task.profile.steps} steps of {self._task.profile.batch_size} samples on {self._runs.ranks} "
                 f"ranks. Seeds with a plain run: {seeds}. The paper is arXiv 2201.06227. Its text could not be read on "
                 "the machine that made this page, so each section says which content it takes a figure to have.",
+                *self._tuning(),
                 self._plateau(),
                 f"Everything ran on {machine['cores']} cores that other programs used meanwhile, so wall time says "
                 "nothing here. The time of a run is the cost of its steps. Each counts what a step with its frozen "
@@ -119,6 +121,21 @@ class _Page:
                 _commands(*self._training_commands()),
             ]
         )
+
+    def _tuning(self) -> list[str]:
+        """Says what a sweep of the plain run's learning rate has shown; nothing without one."""
+        quality, peaks = self._task.quality, qualities(self._runs.records).get(1.0)
+        if peaks is None:
+            return []
+        best = best_of(peaks, quality)
+        seeds = ", ".join(map(str, peaks[best]))
+        if best == 1.0:
+            return [f"The plain run is tuned: no other rate of a sweep did better (seed {seeds})."]
+        gains = [quality.gain(peaks[best][seed], final) for seed, final in peaks[1.0].items()]
+        return [
+            f"**The plain run is not tuned**: in a sweep {best:g} times its learning rate ended "
+            f"{statistics.fmean(gains):.2f} {quality.unit} higher (seed {seeds})."
+        ]
 
     def _plateau(self) -> str:
         """How early the plain runs are as good as at their end."""
