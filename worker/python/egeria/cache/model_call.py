@@ -111,6 +111,10 @@ class Call:
         other._leaves = [_rows(leaf, chosen) if batched else leaf for leaf, batched in zip(self._leaves, self._batched)]
         return other
 
+    def filled_up(self, index: Sequence[int], size: int) -> Call:
+        """Returns the call with these samples, and copies of the first of them behind, so that there are `size`."""
+        return self.rows([*index, *index[:1] * (size - len(index))])
+
     def copied(self) -> Call:
         """Returns the call with its samples in memory of their own, since a script may write to its batch."""
         return self.rows(range(self.batch))
@@ -297,6 +301,13 @@ def _check(leaf: Any) -> None:
             raise UnusualCall("an argument requires a gradient, which would have to pass the frozen layers")
     elif not isinstance(leaf, SIMPLE):
         raise UnusualCall(f"an argument is a {type(leaf).__name__}, not a tensor, a number or text")
+
+
+def rows_of(tensors: Sequence[Tensor], index: list[int]) -> Sequence[Tensor]:
+    """Returns these rows of tensors, which ascend; the tensors themselves where that is all of them."""
+    if tensors and len(index) == len(tensors[0]):
+        return tensors
+    return [tensor[index] for tensor in tensors]
 
 
 def _rows(tensor: Tensor, index: Tensor) -> Tensor:

@@ -160,7 +160,7 @@ class Proofs:
         most = max((one.batch for one in proven), default=0)
         if most <= call.batch:
             return None
-        filled = call.rows([*range(call.batch), *[0] * (most - call.batch)])
+        filled = call.filled_up(list(range(call.batch)), most)
         if (known := self.known(filled, ())) is None:
             return None
         self._filled_up += 1
@@ -198,7 +198,7 @@ class Proofs:
             with self._gate.proving(first=False):
                 tried.update(computes_alone(self._model, proven.cut, call, new))
         size = next((size for size in sizes if tried.get(size)), None)
-        return None if size is None else call.rows([*missing, *missing[:1] * (size - len(missing))])
+        return None if size is None else call.filled_up(missing, size)
 
     def _prove(self, call: Call, rows: bool) -> Proof:
         kind = call.structure, self._settings.now()

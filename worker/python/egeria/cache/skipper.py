@@ -18,7 +18,7 @@ from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.frozen_part import Part
 from egeria.cache.gate import CacheGate
 from egeria.cache.kept_prefix import KeptPrefix, KeptSamples
-from egeria.cache.model_call import Call, UnusualCall
+from egeria.cache.model_call import Call, UnusualCall, rows_of
 from egeria.cache.other_forms import AS_THEY_ARE, Forms
 from egeria.cache.padded_lengths import as_wide_as
 from egeria.cache.prefix_cut import Cut, shadow_of
@@ -371,7 +371,7 @@ class Skipper:
             return
         begin = self.gate.ledger.now()
         asked = self._kept.samples(batch.call, proven, batch.ids)
-        self._keep_beside(proven, batch.call, asked, range(batch.call.batch))
+        self._keep_beside(proven, batch.call, asked, list(range(batch.call.batch)))
         self.gate.ledger.spent(begin)
 
     def _keep_rest(self, call: Call, ids: list[int]) -> None:
@@ -387,12 +387,12 @@ class Skipper:
         if missing := [row for row, reason in enumerate(reasons[: call.batch]) if reason]:
             self._keep_beside(proven, filled, asked, missing)
 
-    def _keep_beside(self, proven: Proven, call: Call, asked: KeptSamples, rows: Sequence[int]) -> None:
+    def _keep_beside(self, proven: Proven, call: Call, asked: KeptSamples, rows: list[int]) -> None:
         """Computes another call than the pass under way, and keeps these rows of it."""
         self._kept.part.fingerprint.check_unchanged(self._patches.added)
         tensors = self._compute_beside(proven.cut, call)
         if proven.cut.is_in_its_form:
-            asked.put(self._kept.store, rows, [tensor[list(rows)] for tensor in tensors])
+            asked.put(self._kept.store, rows, rows_of(tensors, rows))
 
     def _begin_behind_shallower(self, call: Call, proven: Proven, ids: list[int]) -> float | None:
         """Lets a pass that is computed to be kept begin behind a shallower prefix that has its samples. Returns the
@@ -470,8 +470,7 @@ class Skipper:
         shallower prefix, which has `saved` so many seconds."""
 
         def reached(tensors: list[Tensor]) -> None:
-            rows = tensors if len(missing) == len(asked.ids) else [tensor[missing] for tensor in tensors]
-            asked.put(self._kept.store, missing, rows)
+            asked.put(self._kept.store, missing, rows_of(tensors, missing))
             self.gate.ledger.kept(self._kept.store.seconds_behind)
             if saved is not None:
                 self.gate.ledger.spared(saved)

@@ -17,7 +17,7 @@ from torch.utils._device import DeviceContext
 from egeria import _native
 from egeria.cache.cut_proof import Proof
 from egeria.cache.gate import CacheGate
-from egeria.cache.model_call import Call, Settings, UnusualCall
+from egeria.cache.model_call import Call, Settings, UnusualCall, rows_of
 from egeria.cache.module_fingerprint import ModuleFingerprint
 from egeria.cache.prefix_cut import shadow_of
 from egeria.cache.prefix_store import fingerprint
@@ -406,10 +406,8 @@ class CallServer:
         _, reasons = self.line.store.get(ids, hashes, self.gate.patience)
         if missing := [row for row, reason in enumerate(reasons[: call.batch]) if reason]:
             self._has_kept_rest = True
-            tensors = self._compute_beside(proven.cut, filled)
-            self._keep_rows(
-                [ids[row] for row in missing], [hashes[row] for row in missing], [tensor[missing] for tensor in tensors]
-            )
+            rows = rows_of(self._compute_beside(proven.cut, filled), missing)
+            self._keep_rows([ids[row] for row in missing], [hashes[row] for row in missing], rows)
 
     def _confirm(self, proven: Proven, call: Call, ids: list[int], hashes: list[int]) -> _Computed:
         """Compares what the network returns in this call with what a pass on the side computes."""
@@ -431,9 +429,7 @@ class CallServer:
         self, whole: WholeCall, call: Call, missing: list[int], fresh: tuple[list[int], list[int]], value: Any
     ) -> None:
         """Keeps what the cache has not got."""
-        tensors = whole.output.tensors_of(value, call)
-        rows = tensors if len(missing) == call.batch else [tensor[missing] for tensor in tensors]
-        self._keep_rows(*fresh, rows)
+        self._keep_rows(*fresh, rows_of(whole.output.tensors_of(value, call), missing))
         self.gate.ledger.kept(self.line.store.seconds_behind)
 
     def _keep_rows(self, ids: list[int], hashes: list[int], rows: Sequence[Tensor]) -> None:
