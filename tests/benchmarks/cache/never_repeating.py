@@ -3,17 +3,20 @@
 usage: never_repeating.py DIR [options]      DIR: CIFAR-10's binary files
 Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
 
-A ResNet freezes its first layers after two steps, and trains with and without a cache in turns, in three forms: the
-data set draws random numbers that everybody draws; it draws them from a generator of its own; and noise is added in
-the loop. By form, the processor time with the cache over that without, the daemon's included: of the whole training, of
-its first epoch and of the later ones; the median of the rounds, and the least and the most. And how many samples were
-written after the first epoch. The exit code is 1 where the weights differ, or where a whole training takes over 1.01
-(median).
+A ResNet freezes its first layers after two steps, and trains with and without a cache, in three forms: the data set
+draws random numbers that everybody draws; it draws them from a generator of its own; and noise is added in the loop.
+The two trainings of a round run at the same time, in turns of a few steps, so that the machine is the same for both.
+By form, it prints the processor time with the cache over that without, the daemon's included: of the whole training,
+of its first epoch and of the later ones; the median of the rounds, and the least and the most. It also prints how many
+samples were written after the first epoch. The exit code is 1 where the weights differ, or where a whole training takes
+over 1.01 (median).
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import contextlib
 import hashlib
 import json
 import os
@@ -21,16 +24,19 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests"), str(ROOT)]
 
+from bench.harness.turns import TurnGiver, Turns
 from benchmarks.cache.frozen_backbone import EpochClock, spread
 from benchmarks.recording import Recording, add_record_option, percents
 
 FORMS = ("loader", "generator", "loop")
 MOST = 1.01
+STEPS_OF_A_TURN = 8
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -46,7 +52,18 @@ def parse_arguments() -> argparse.Namespace:
     add_record_option(parser)
     parser.add_argument("--form", help=argparse.SUPPRESS)
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
+    parser.add_argument("--turns", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def in_turns(batches: Iterable[Any], turns: Turns) -> Iterator[Any]:
+    """Yields batches. A turn is taken for each few of them."""
+    with contextlib.ExitStack() as turn:
+        for number, batch in enumerate(batches):
+            if number % STEPS_OF_A_TURN == 0:
+                turn.close()
+                turn.enter_context(turns.taken())
+            yield batch
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -86,10 +103,11 @@ def train(arguments: argparse.Namespace) -> None:
     config = egeria.Config.from_env(plans=[(2, arguments.frozen)])
     clock = EpochClock(arguments.job / "cache")
     offered = []
+    turns = Turns(arguments.turns)
     with egeria.attach(model, optimizer, config=config, total_steps=arguments.epochs * len(loader)) as session:
         clock.begin()
         for _ in range(arguments.epochs):
-            for images, labels in loader:
+            for images, labels in in_turns(loader, turns):
                 if arguments.form == "loop":
                     images = images + 0.1 * torch.randn(images.shape)
                 loss = F.cross_entropy(model(images), labels)
@@ -104,13 +122,24 @@ def train(arguments: argparse.Namespace) -> None:
     (arguments.job / "report.json").write_text(json.dumps(report), encoding="utf-8")
 
 
-def run(form: str, cache: bool, folder: pathlib.Path) -> dict[str, Any]:
+def run(form: str, cache: bool, folder: pathlib.Path, turns: str) -> dict[str, Any]:
     folder.mkdir()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "EGERIA_CONTROLLER": "none"}
     environment["EGERIA_CACHE"] = str(folder / "cache") if cache else "none"
-    command = [sys.executable, __file__, *sys.argv[1:], "--form", form, "--job", str(folder)]
+    options = ["--form", form, "--job", str(folder), "--turns", turns]
+    command = [sys.executable, __file__, *sys.argv[1:], *options]
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     return json.loads((folder / "report.json").read_text())
+
+
+def run_round(form: str, folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns what the training without the cache reports, and the one with it. If one fails, the other ends."""
+    folder.mkdir()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool, TurnGiver(folder, 2) as turns:
+        started = [pool.submit(run, form, cache, folder / str(cache), turns.address) for cache in (False, True)]
+        for finished in concurrent.futures.as_completed(started):
+            finished.result()  # raises
+    return [training.result() for training in started]
 
 
 def seconds(report: dict[str, Any], epochs: slice) -> float:
@@ -119,11 +148,7 @@ def seconds(report: dict[str, Any], epochs: slice) -> float:
 
 def compare(arguments: argparse.Namespace, form: str, scratch: pathlib.Path, recording: Recording) -> bool:
     """Returns whether the weights are the same, and a whole training takes no more than MOST."""
-    rounds = []
-    for number in range(arguments.rounds):
-        order = [False, True] if number % 2 == 0 else [True, False]
-        runs = {cache: run(form, cache, scratch / f"{form}{number}{cache}") for cache in order}
-        rounds.append((runs[False], runs[True]))
+    rounds = [run_round(form, scratch / f"{form}{number}") for number in range(arguments.rounds)]
     same = all(plain["weights"] == cached["weights"] for plain, cached in rounds)
     print(f"{form}: processor time with the cache over that without; the weights are", "equal" if same else "OTHERS")
     ratios = {}
