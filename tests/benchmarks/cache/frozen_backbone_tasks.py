@@ -154,7 +154,12 @@ def _loader(task: Task, arguments: Any, data: Dataset | None = None, collate: An
     data = task.data if data is None else data
     generator = torch.Generator().manual_seed(7)
     sampler = DistributedSampler(data, seed=7) if arguments.ranks > 1 else RandomSampler(data, generator=generator)
-    return DataLoader(data, arguments.batch_size, sampler=sampler, collate_fn=collate or task.collate)
+    collate = _in_turns(arguments, collate or task.collate)
+    return DataLoader(data, arguments.batch_size, sampler=sampler, collate_fn=collate)
+
+
+def _in_turns(arguments: Any, collate: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    return collate if arguments.turns is None else arguments.turns.before(collate)
 
 
 def raw_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
@@ -209,7 +214,7 @@ def _features_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
     clock.begin()
     kept = []
     with torch.no_grad():
-        for batch in DataLoader(task.data, arguments.batch_size, collate_fn=task.collate):
+        for batch in DataLoader(task.data, arguments.batch_size, collate_fn=_in_turns(arguments, task.collate)):
             batch.pop("labels")
             kept.append(network.trunk(**batch))
     labels = torch.as_tensor(task.data.columns["labels"])
@@ -266,7 +271,7 @@ def trainer_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
             seed=7,
         ),
         train_dataset=task.data,
-        data_collator=task.collate,
+        data_collator=_in_turns(arguments, task.collate),
         callbacks=[TakesTime()],
     )
     callback = EgeriaCallback() if arguments.with_egeria else None

@@ -1,11 +1,12 @@
 """This program says what the cache costs a training whose samples never come again as they were.
 
-usage: never_repeating.py DIR [options]      DIR: CIFAR-10's binary files
+usage: taskset -c 1 never_repeating.py DIR [options]      DIR: CIFAR-10's binary files
 Needs the package (PYTHONPATH=build/dev/python) and EGERIA_BIN (build/dev/bin).
 
 A ResNet freezes its first layers after two steps, and trains with and without a cache, in three forms: the data set
 draws random numbers that everybody draws; it draws them from a generator of its own; and noise is added in the loop.
-The two trainings of a round run at the same time, in turns of a few steps, so that the machine is the same for both.
+The two trainings of a round run at the same time on one core, in turns of a few steps, so that the machine is the same
+for both.
 By form, it prints the processor time with the cache over that without, the daemon's included: of the whole training,
 of its first epoch and of the later ones; the median of the rounds, and the least and the most. It also prints how many
 samples were written after the first epoch. The exit code is 1 where the weights differ, or where a whole training takes
@@ -15,8 +16,7 @@ over 1.01 (median).
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
-import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -24,19 +24,17 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
 
-from bench.harness.turns import TurnGiver, Turns
-from benchmarks.cache.frozen_backbone import EpochClock, spread
+from benchmarks.cache.frozen_backbone import spread
+from benchmarks.cache.side_by_side import EpochClock, StepTurns, run_side_by_side
 from benchmarks.recording import Recording, add_record_option, percents
 
 FORMS = ("loader", "generator", "loop")
 MOST = 1.01
-STEPS_OF_A_TURN = 8
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -49,21 +47,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--null", action="store_true", help="no run has a cache, which says what the ratios are worth")
     add_record_option(parser)
     parser.add_argument("--form", help=argparse.SUPPRESS)
     parser.add_argument("--job", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--turns", help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-def in_turns(batches: Iterable[Any], turns: Turns) -> Iterator[Any]:
-    """Yields batches. A turn is taken for each few of them."""
-    with contextlib.ExitStack() as turn:
-        for number, batch in enumerate(batches):
-            if number % STEPS_OF_A_TURN == 0:
-                turn.close()
-                turn.enter_context(turns.taken())
-            yield batch
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -72,7 +61,7 @@ def train(arguments: argparse.Namespace) -> None:
     import numpy as np
     import torch
     import torch.nn.functional as F
-    from torch.utils.data import DataLoader, Dataset
+    from torch.utils.data import DataLoader, Dataset, default_collate
 
     import egeria
 
@@ -98,16 +87,16 @@ def train(arguments: argparse.Namespace) -> None:
     )
     if arguments.form == "generator":
         data = Noisy(data)
-    loader = egeria.data.wrap(DataLoader(data, arguments.batch_size, shuffle=True))
+    collate = StepTurns(arguments.turns).before(default_collate)
+    loader = egeria.data.wrap(DataLoader(data, arguments.batch_size, shuffle=True, collate_fn=collate))
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     config = egeria.Config.from_env(plans=[(2, arguments.frozen)])
     clock = EpochClock(arguments.job / "cache")
     offered = []
-    turns = Turns(arguments.turns)
     with egeria.attach(model, optimizer, config=config, total_steps=arguments.epochs * len(loader)) as session:
         clock.begin()
         for _ in range(arguments.epochs):
-            for images, labels in in_turns(loader, turns):
+            for images, labels in loader:
                 if arguments.form == "loop":
                     images = images + 0.1 * torch.randn(images.shape)
                 loss = F.cross_entropy(model(images), labels)
@@ -125,7 +114,7 @@ def train(arguments: argparse.Namespace) -> None:
 def run(form: str, cache: bool, folder: pathlib.Path, turns: str) -> dict[str, Any]:
     folder.mkdir()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "EGERIA_CONTROLLER": "none"}
-    environment["EGERIA_CACHE"] = str(folder / "cache") if cache else "none"
+    environment["EGERIA_CACHE"] = str(folder / "cache") if cache and "--null" not in sys.argv else "none"
     options = ["--form", form, "--job", str(folder), "--turns", turns]
     command = [sys.executable, __file__, *sys.argv[1:], *options]
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
@@ -133,13 +122,10 @@ def run(form: str, cache: bool, folder: pathlib.Path, turns: str) -> dict[str, A
 
 
 def run_round(form: str, folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns what the training without the cache reports, and the one with it. If one fails, the other ends."""
+    """Returns what the training without the cache reports, and the one with it."""
     folder.mkdir()
-    with concurrent.futures.ThreadPoolExecutor(2) as pool, TurnGiver(folder, 2) as turns:
-        started = [pool.submit(run, form, cache, folder / str(cache), turns.address) for cache in (False, True)]
-        for finished in concurrent.futures.as_completed(started):
-            finished.result()  # raises
-    return [training.result() for training in started]
+    calls = [functools.partial(run, form, cache, folder / str(cache)) for cache in (False, True)]
+    return run_side_by_side(folder, calls)
 
 
 def seconds(report: dict[str, Any], epochs: slice) -> float:

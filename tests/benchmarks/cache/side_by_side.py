@@ -1,0 +1,85 @@
+"""Whole trainings that run side by side and take turns of a few steps, so that the machine is the same for all."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
+
+from bench.harness.turns import TurnGiver, Turns
+
+STEPS_OF_A_TURN = 16
+_Report = TypeVar("_Report")
+
+
+def run_side_by_side(folder: pathlib.Path, runs: Sequence[Callable[[str], _Report]]) -> list[_Report]:
+    """Calls all of these at once, each with the address for its StepTurns. If one fails, the others end.
+
+    Returns:
+      What they return.
+    """
+    with concurrent.futures.ThreadPoolExecutor(len(runs)) as pool, TurnGiver(folder, len(runs)) as turns:
+        started = [pool.submit(run, turns.address) for run in runs]
+        for finished in concurrent.futures.as_completed(started):
+            finished.result()  # raises
+    return [training.result() for training in started]
+
+
+class StepTurns:
+    """The turns of a training whose loader has no workers. The last turn ends with the process."""
+
+    def __init__(self, address: str):
+        self._turns = Turns(address)
+        self._turn = contextlib.ExitStack()
+        self._steps = 0
+
+    def before(self, collate: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+        """Returns a function that collates samples once it is this training's turn."""
+
+        def collated(samples: list[Any]) -> Any:
+            if self._steps % STEPS_OF_A_TURN == 0:
+                self._turn.close()
+                self._turn.enter_context(self._turns.taken())
+            self._steps += 1
+            return collate(samples)
+
+        return collated
+
+
+class EpochClock:
+    """Takes the processor time of this process, and of the cache's daemon in a folder, at the end of each epoch."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.epochs: list[dict[str, float]] = []
+        self._folder = str(folder)
+        self._at: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """The first epoch begins, and with it whatever a form does before."""
+        self._at = self._now()
+
+    def end_epoch(self) -> None:
+        before, self._at = self._at, self._now()
+        self.epochs.append({name: value - before[name] for name, value in self._at.items()})
+
+    def _now(self) -> dict[str, float]:
+        return {"processor": time.process_time(), "daemon": self._daemon_seconds()}
+
+    def _daemon_seconds(self) -> float:
+        total = 0.0
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                command = (process / "cmdline").read_bytes().split(b"\0")
+                if command[0].endswith(b"egeria-cache") and any(self._folder.encode() in part for part in command):
+                    fields = (process / "stat").read_text().rpartition(")")[2].split()
+                    total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            except (OSError, IndexError):
+                continue
+        return total
