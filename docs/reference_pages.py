@@ -38,7 +38,8 @@ VARIABLES = {
     "GENERATION": "The number of the job's start, for launchers that count starts themselves.",
     "WORKER_METRICS": "The address at which `egeria-train` serves its metrics, `HOST:PORT` or `PORT`.",
     "TORCHRUN": "The program that `egeria-run` starts in place of `torchrun`.",
-    "PYTHON": "The Python by which the command `egeria` runs `doctor`, `top` and `bench`.",
+    "PYTHON": "The Python by which the command `egeria` runs `doctor`, `trial`, `top` and `bench`.",
+    "TRIAL": "What a training is to do as a part of a trial. `egeria trial` sets it.",
     "SOURCE": "The checkout in which `egeria bench` finds its tasks.",
     "BIN": "The folder of the programs, for the tests.",
 }

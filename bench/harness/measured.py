@@ -11,25 +11,32 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench import tasks
 from bench.harness.comparisons import quality_at
+from bench.harness.early_losses import early_losses
 from bench.harness.errors import BenchError
+from bench.harness.groups import Group
 from bench.harness.origins import constants_in_words
 from bench.harness.task import Quality
 from bench.harness.wording import plain_number, switches_in_words
 
-# Records of single measurements, and lines of whole runs beside plain ones.
-_MARKER = re.compile(r"(<!-- (measured/|runs of )([\w-]+\.jsonl?) -->\n).*?<!-- end -->", re.DOTALL)
+# Records of single measurements, lines of whole runs beside plain ones, and the losses of a policy's first steps.
+_MARKER = re.compile(r"(<!-- (measured/|runs of |early losses of )([\w.-]+) -->\n).*?<!-- end -->", re.DOTALL)
 
 
-def pages(out: pathlib.Path) -> dict[pathlib.Path, str]:
-    """The pages of a folder that were written by hand, with their tables as the records have them, by file."""
+def pages(out: pathlib.Path, groups: Sequence[Group] = ()) -> dict[pathlib.Path, str]:
+    """The pages of a folder that were written by hand, with their tables as the records have them, by file. `groups`
+    are the folder's records."""
 
     def table(match: re.Match[str]) -> str:
-        made = _record_table(out / "measured" / match[3]) if match[2] == "measured/" else _runs_table(out / match[3])
+        made = {
+            "measured/": lambda name: _record_table(out / "measured" / name),
+            "runs of ": lambda name: _runs_table(out / name),
+            "early losses of ": lambda policy: early_losses(groups, policy),
+        }[match[2]](match[3])
         return f"{match[1]}{made}\n<!-- end -->"
 
     texts = {file: file.read_text(encoding="utf-8") for file in sorted(out.glob("*.md"))}

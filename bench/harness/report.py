@@ -96,7 +96,7 @@ def page_texts(out: pathlib.Path, groups: Sequence[Group]) -> dict[pathlib.Path,
     pages = {out / f"{report_name(runs)}.md": task_report(runs, tasks.task_class(runs.task).quality) for runs in groups}
     notes = out / "notes.txt"  # written by hand, about records that the totals do not count
     pages[out / "README.md"] = overview(groups, notes.read_text(encoding="utf-8") if notes.exists() else "")
-    return pages | measured.pages(out)
+    return pages | measured.pages(out, groups)
 
 
 def task_report(runs: Group, quality: Quality) -> str:

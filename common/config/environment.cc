@@ -49,6 +49,7 @@ constexpr const char* kKnown[] = {
     "TORCHRUN",
     "TOTAL_STEPS",
     "TRAINING_JOB",
+    "TRIAL",
     "TRUSTED_USERS",
     "WORKER_METRICS",
 };

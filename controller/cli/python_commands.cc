@@ -32,6 +32,7 @@ void Add(CLI::App& app, const Select& select, const char* name, const char* help
 
 void AddPythonCommands(CLI::App& app, const Select& select) {
   Add(app, select, "doctor", "Say what Egeria would make of a model.", "egeria.doctor");
+  Add(app, select, "trial", "Train the first steps with and without freezing.", "egeria.trial");
   Add(app, select, "top", "Show a controller's jobs in this terminal.", "egeria.monitor.top");
 }
 

@@ -5,8 +5,9 @@
 
 namespace egeria::cli {
 
-// `egeria doctor ...` and `egeria top ...` become `python3 -m egeria.doctor ...`, which examines a model that a Python
-// file builds, and `python3 -m egeria.monitor.top ...`, which shows a controller's jobs in a terminal.
+// `egeria doctor ...` becomes `python3 -m egeria.doctor ...`, which examines a model that a Python file builds.
+// `egeria trial ...` becomes `python3 -m egeria.trial ...`, which trains the first steps with and without freezing.
+// `egeria top ...` becomes `python3 -m egeria.monitor.top ...`, which shows a controller's jobs in a terminal.
 // They fail with NOT_FOUND where there is no Python that has the package egeria (python_program.h).
 void AddPythonCommands(CLI::App& app, const Select& select);
 

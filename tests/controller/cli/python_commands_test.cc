@@ -56,6 +56,14 @@ TEST(PythonCommands, HandsItsArgumentsToPython) {
       {
         int code = 0;
         dup2(2, 1);
+        ErrorsOf("trial", "/bin/echo", &code);
+        std::exit(99);
+      },
+      ::testing::ExitedWithCode(0), "-m egeria.trial model.py:build --json");
+  EXPECT_EXIT(
+      {
+        int code = 0;
+        dup2(2, 1);
         ErrorsOf("top", "/bin/echo", &code);
         std::exit(99);
       },

@@ -44,6 +44,7 @@ from egeria.training.settings_agreement import SettingsAgreement, settings_of
 from egeria.training.step_follower import StepFollower
 from egeria.training.step_reports import Reports
 from egeria.training.step_shares import StepShares
+from egeria.training.trial import Trial
 from egeria.training.untrained import Untrained
 from egeria.training.watchdog import Watchdog
 
@@ -73,8 +74,10 @@ class FollowedTraining:
         config: Config,
         network: nn.Module | None,
         number: int,
+        trial: Trial | None = None,
     ):
-        """Hooks the training. `network` is as for attach(); `number` is the session's in this process."""
+        """Hooks the training. `network` is as for attach(); `number` is the session's in this process; a `trial` ends
+        the training."""
         self.config = config
         self.model = unwrap(model) if network is None else network
         self.step = 0
@@ -93,7 +96,8 @@ class FollowedTraining:
         self._thaws = False  # all layers do when the next pass begins
         # The three properties below, as they were when the session ended.
         self._ended_with: tuple[int, float, int] | None = None
-        self._reports = Reports()
+        self._trial = trial
+        self._reports = Reports(trial)
         self._rates = LearningRates(self._optimizers)
         check_wrappers(model, Replicas(model))
         trained = self._optimizers.trained()
@@ -300,6 +304,8 @@ class FollowedTraining:
         with self.ledger.spend("hooks"):
             self._end_step(prefix)
         self._divergence.stop_if_due()
+        if self._trial is not None:
+            self._trial.end_step(self.step, rank_of_job(), len(self.switcher.modules), self.switches)
         self.forward.end_step()
         self._script.look()
         self.cache.follow()

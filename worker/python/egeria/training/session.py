@@ -31,6 +31,7 @@ from egeria.training.process_exit import wait_for_collectives
 from egeria.training.session_link import SessionLink
 from egeria.training.session_state import SessionState
 from egeria.training.settings_agreement import SettingsAgreement, post_when_possible, settings_of
+from egeria.training.trial import Trial
 
 _numbers = itertools.count()  # numbers for the sessions of this process
 _open: dict[int, Session] = {}  # the sessions of this process, by id; each lives until it is closed
@@ -74,6 +75,9 @@ def attach(
     config = dataclasses.replace(Config.from_env() if config is None else config)
     if total_steps is not None:
         config.total_steps = total_steps
+    trial = Trial.of_environment()
+    if trial is not None:
+        config = trial.adapted(config)
     config.validate()
     if not isinstance(model, nn.Module):
         raise EgeriaError(
@@ -95,7 +99,7 @@ def attach(
             session.close(finished=False)
     number = next(_numbers)
     if config.enabled:
-        training = FollowedTraining(model, optimizers, modules, scheduler, config, network, number)
+        training = FollowedTraining(model, optimizers, modules, scheduler, config, network, number, trial)
         return Session(training, config)
     tell = TellOnce()
     post_when_possible(SettingsAgreement(number, lambda: settings_of(config, Replicas(model), []), tell), tell)

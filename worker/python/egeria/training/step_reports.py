@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from egeria.training.trial import Trial
+
 
 @dataclasses.dataclass
 class _Report:
@@ -21,10 +23,11 @@ class Reports:
     """Puts losses to the steps that they belong to. A loss may come before its optimizer.step(), or after it and
     before the next forward pass, or never; several of one step (micro-batches) are averaged.
 
-    A report goes out as soon as it is complete. `link` may be None: then nothing is sent.
+    A report goes out as soon as it is complete. `link` may be None: then nothing is sent. A `trial` learns all losses.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trial: Trial | None = None) -> None:
+        self._trial = trial
         self.steps = 0  # since attach()
         self.any_loss = False
         self._losses: list[Tensor] = []  # losses of the step under way
@@ -78,13 +81,16 @@ class Reports:
     def flush(self, link: Any, prefix: int) -> None:
         """Sends what is pending as it is."""
         report, self._pending = self._pending, None
-        if report is None or link is None:
+        if report is None or (link is None and self._trial is None):
             return
         losses = report.losses
         loss = None
         if losses:
             loss = losses[0] if len(losses) == 1 else torch.stack([entry.float() for entry in losses]).mean()
-        link.native.report(report.step, loss, report.learning_rates, prefix, report.zero_lr_prefix)
+        if self._trial is not None and loss is not None:
+            self._trial.add_loss(report.step, loss)
+        if link is not None:
+            link.native.report(report.step, loss, report.learning_rates, prefix, report.zero_lr_prefix)
 
 
 def _has_value(loss: Tensor) -> bool:
