@@ -29,13 +29,14 @@ _EXIT_CODES = "Exit code: 0 where freezing keeps up, 1 where it falls behind, 2 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="egeria trial",
+        usage="egeria trial [-h] [--steps STEPS] [--json] -- command [argument ...]",
         description=_ABOUT,
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--steps", type=int, default=100, help="of each run: a tenth of your training (default 100)")
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- command", help="such as python train.py")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="command", help="such as python train.py")
     parsed = parser.parse_args(arguments)
     if parsed.command[:1] == ["--"]:
         del parsed.command[0]
