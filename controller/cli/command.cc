@@ -1,7 +1,9 @@
 #include "controller/cli/command.h"
 
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -22,8 +24,11 @@ int Run(int argc, const char* const* argv, const std::vector<AddCommands>& comma
   Action action;
   const Select select = [&action](Action selected) { action = std::move(selected); };
   for (const AddCommands add : commands) add(app, select);
+  std::vector<const char*> words(argv, argv + argc);
+  // CLI11 would take what follows in `egeria trial -- python train.py` for words of `egeria` itself.
+  if (words.size() > 2 && std::string_view(words[2]) == "--") words.erase(words.begin() + 2);
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::ParseError& error) {
     return app.exit(error, streams.out, streams.err) == 0 ? 0 : kBadInput;  // 0: --help, --version
   }

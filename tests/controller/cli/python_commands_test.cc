@@ -16,11 +16,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Runs `egeria COMMAND model.py:build --json` with $EGERIA_PYTHON set to `python`. Returns what it prints on its error
+// Runs `egeria COMMAND ARGUMENTS` with $EGERIA_PYTHON set to `python`. Returns what it prints on its error
 // stream.
-std::string ErrorsOf(const char* command, const std::string& python, int* code) {
+std::string ErrorsOf(const char* command, const std::string& python, int* code,
+                     const std::vector<const char*>& arguments = {"model.py:build", "--json"}) {
   setenv("EGERIA_PYTHON", python.c_str(), 1);
-  std::vector<const char*> words = {"egeria", command, "model.py:build", "--json"};
+  std::vector<const char*> words = {"egeria", command};
+  words.insert(words.end(), arguments.begin(), arguments.end());
   std::istringstream in;
   std::ostringstream out, err;
   *code = cli::Run(static_cast<int>(words.size()), words.data(), {AddPythonCommands}, {in, out, err});
@@ -68,6 +70,21 @@ TEST(PythonCommands, HandsItsArgumentsToPython) {
         std::exit(99);
       },
       ::testing::ExitedWithCode(0), "-m egeria.monitor.top model.py:build --json");
+}
+
+TEST(PythonCommands, HandsOnACommandBehindTwoDashes) {
+  for (const std::vector<const char*>& arguments :
+       {std::vector<const char*>{"--", "python", "train.py", "--steps", "5", "--", "x"},
+        std::vector<const char*>{"python", "train.py", "--steps", "5", "--", "x"}}) {
+    EXPECT_EXIT(
+        {
+          int code = 0;
+          dup2(2, 1);
+          ErrorsOf("trial", "/bin/echo", &code, arguments);
+          std::exit(99);
+        },
+        ::testing::ExitedWithCode(0), "-m egeria.trial python train.py --steps 5 -- x");
+  }
 }
 
 }  // namespace

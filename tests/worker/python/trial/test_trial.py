@@ -42,7 +42,7 @@ def test_the_later_half_of_the_steps_is_compared():
     assert found.over == pytest.approx(0.2) and found.least == pytest.approx(0.2, abs=0.001) and found.falls_behind
     text = describe(found)
     assert "Steps 31 to 60" in text and "3 of 4 layer modules" in text and "from step 8 on" in text
-    assert "20.0% above" in text and "falls behind" in text
+    assert "20.0 % above" in text and "falls behind" in text
 
 
 @pytest.mark.parametrize("level", [0.8, 1.0, 1.04])

@@ -72,12 +72,12 @@ def train(command: Sequence[str], steps: int, freezes: bool, folder: pathlib.Pat
 
 def describe(found: Comparison) -> str:
     """Returns the comparison in sentences."""
-    above = f"{abs(found.over):.1%} {'above' if found.over > 0 else 'below'} the plain one's"
+    above = f"{100 * abs(found.over):.1f} % {'above' if found.over > 0 else 'below'} the plain one's"
     lines = [
         f"Steps {found.first} to {found.last}: the mean loss is {found.plain:.4f} without freezing, and "
         f"{found.frozen:.4f} with {found.prefix} of {found.modules} layer modules frozen, the first of them from step "
         f"{found.since} on.",
-        f"The frozen training's loss is {above} (90 % interval {found.least:+.1%} to {found.most:+.1%}).",
+        f"The frozen training's loss is {above} (90 % interval {100 * found.least:+.1f} to {100 * found.most:+.1f} %).",
     ]
     if found.falls_behind:
         lines.append("Freezing falls behind: the frozen layers have to learn. Train without freezing, or freeze less.")
