@@ -33,7 +33,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     arguments = parse_arguments()
     torch.manual_seed(0)
-    model: nn.Module = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+    model: nn.Module = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 1))
     if arguments.front == "empty":
         nn.init.normal_(model[0].weight, std=1e-3)
     weights = torch.randn(16, 1)
@@ -51,7 +51,8 @@ def main() -> None:
         if step == arguments.fail_at:
             raise RuntimeError("this training fails")
         images = torch.randn(64, 16)
-        loss = F.mse_loss(model(images), images @ weights)
+        labels = images @ weights + torch.randn(64, 1)  # noise that nothing can learn
+        loss = F.mse_loss(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
         if arguments.report == "before":
