@@ -27,7 +27,7 @@ PYTHON_LEVELS = (
     ("frozen_forward",),
     ("training",),
     ("cached_calls",),
-    ("doctor", "integrations", "monitor"),
+    ("doctor", "integrations", "monitor", "trial"),
 )
 GENERATED = {"egeria._native", "egeria._version"}  # by the build; they import nothing of the package
 

@@ -33,7 +33,7 @@ def frozen(level: float = 1.0, noise: float = 0.0, at: int = 8) -> Reported:
     return Reported(losses(level, noise), 4, [(at, 2), (at + 10, 3)])
 
 
-# What the losses say.
+# These compare losses.
 
 
 def test_the_later_half_of_the_steps_is_compared():
@@ -78,7 +78,7 @@ def test_where_nothing_can_be_said_the_reason_is(plain: Reported, other: Reporte
     assert error.value.name == name
 
 
-# Trainings.
+# These start trainings.
 
 
 @pytest.mark.parametrize("report", ["before", "after"])

@@ -20,7 +20,7 @@ VARIABLE = "EGERIA_TRIAL"
 
 @dataclasses.dataclass
 class Trial:
-    """What a process of a trial is told, and what it has seen. Owned by the training thread.
+    """Says what a process of a trial is to do, and keeps what it has seen. Owned by the training thread.
 
     Attributes:
       steps: the training ends after so many optimizer steps, counted from attach() on.

@@ -22,7 +22,7 @@ _NINE_TENTHS = 1.645
 
 @dataclasses.dataclass(frozen=True)
 class Reported:
-    """What one training has left.
+    """A training's losses and freezes.
 
     Attributes:
       losses: by step, counted from 1.
