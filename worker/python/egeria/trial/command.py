@@ -48,7 +48,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def train(command: Sequence[str], steps: int, freezes: bool, folder: pathlib.Path) -> Reported:
-    """Runs the training up to that step. What it prints goes to the error stream.
+    """Runs the training up to that step, and puts its output on the error stream.
 
     Raises:
       EgeriaError: [TRIAL_FAILED] it fails, or ends before that.
