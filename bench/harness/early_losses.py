@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench import tasks
+from bench.harness.comparisons import row
 from bench.harness.groups import Group, Record
-from bench.harness.spread import Spread
 from bench.harness.wording import percents, plain_number
 
 # The parts of the steps after which losses are compared.
@@ -16,7 +16,7 @@ _PARTS = (0.1, 0.2)
 def early_losses(groups: Sequence[Group], policy: str) -> str:
     """The loss on the validation set early in the runs of a policy, over that of the plain runs of the same seeds, and
     how they end, by task. As Markdown; tasks without the policy, or without losses, are left out."""
-    heads = [f"loss after {part:.0%} of the steps, against plain".replace("%", " %") for part in _PARTS]
+    heads = [f"loss after {100 * part:.0f} % of the steps, against plain" for part in _PARTS]
     lines = [f"| task | seeds | {' | '.join(heads)} | quality at the end, against plain |", "|---" * 5 + "|"]
     for runs in groups:
         kind = tasks.task_class(runs.task)
@@ -24,13 +24,8 @@ def early_losses(groups: Sequence[Group], policy: str) -> str:
         if not pairs or any("loss" not in entry for pair in pairs for record in pair for entry in record["curve"]):
             continue
         cells = [_range([_loss_at(run, part) / _loss_at(plain, part) - 1 for run, plain in pairs]) for part in _PARTS]
-        ends = [
-            kind.quality.gain(run["final"], plain["final"]) / abs(kind.quality.scale * plain["final"])
-            for run, plain in pairs
-        ]
-        lines.append(
-            f"| {kind.title} | {len(pairs)} | {' | '.join(cells)} | {percents(Spread.of(ends), 1, sign=True)} |"
-        )
+        end = percents(row(runs, policy, kind.quality).relative, 1, sign=True)
+        lines.append(f"| {kind.title} | {len(pairs)} | {' | '.join(cells)} | {end} |")
     return "\n".join(lines)
 
 

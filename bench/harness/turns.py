@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import pathlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from bench.harness.errors import BenchError
 
 _GO, _DONE = b"g", b"d"
+_Report = TypeVar("_Report")
 
 
 class TurnGiver:
@@ -67,6 +70,20 @@ def _take_turn(connection: socket.socket) -> bool:
         return connection.recv(1) == _DONE
     except OSError:
         return False
+
+
+def run_in_turns(folder: pathlib.Path, runs: Sequence[Callable[[str], _Report]]) -> list[_Report]:
+    """Calls all of these at once, each with the address for its Turns, whose socket is in the folder. If one fails, the
+    others end.
+
+    Returns:
+      What they return.
+    """
+    with concurrent.futures.ThreadPoolExecutor(len(runs)) as pool, TurnGiver(folder, len(runs)) as turns:
+        started = [pool.submit(run, turns.address) for run in runs]
+        for finished in concurrent.futures.as_completed(started):
+            finished.result()  # raises
+    return [training.result() for training in started]
 
 
 class Turns:

@@ -16,8 +16,8 @@ model, of policies that have one, while others train.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import dataclasses
+import functools
 import pathlib
 import statistics
 import sys
@@ -33,7 +33,7 @@ from bench.harness.command_line import list_of
 from bench.harness.errors import BenchError
 from bench.harness.job import Job, run_job_by_itself
 from bench.harness.runs import PLAIN, Run, policy_run
-from bench.harness.turns import TurnGiver
+from bench.harness.turns import run_in_turns
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -74,16 +74,8 @@ def train_all(arguments: argparse.Namespace, seed: int, runs: Sequence[Run]) -> 
         folders = [pathlib.Path(temporary) / str(index) for index in range(len(runs))]
         for folder in folders:
             folder.mkdir()
-        with (
-            concurrent.futures.ThreadPoolExecutor(len(runs)) as pool,
-            TurnGiver(pathlib.Path(temporary), len(runs)) as turns,
-        ):
-            started = [
-                pool.submit(train, arguments, seed, run, folder, turns.address) for run, folder in zip(runs, folders)
-            ]
-            for finished in concurrent.futures.as_completed(started):
-                finished.result()  # raises
-            return [training.result() for training in started]
+        calls = [functools.partial(train, arguments, seed, run, folder) for run, folder in zip(runs, folders)]
+        return run_in_turns(pathlib.Path(temporary), calls)
 
 
 def train(arguments: argparse.Namespace, seed: int, run: Run, folder: pathlib.Path, turns: str) -> dict[str, Any]:

@@ -28,9 +28,10 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-from benchmarks.cache.side_by_side import EpochClock, StepTurns, run_side_by_side
+from bench.harness.turns import run_in_turns
+from benchmarks.cache.side_by_side import EpochClock, StepTurns
 from benchmarks.recording import Recording, add_record_option, percents
 from benchmarks.two_ranks import run_two_ranks
 
@@ -131,7 +132,7 @@ def main() -> int:
             folder = pathlib.Path(scratch) / str(number)
             folder.mkdir()
             calls = [functools.partial(run, arguments, form, folder / form) for form in forms]
-            runs = dict(zip(forms, run_side_by_side(folder, calls)))
+            runs = dict(zip(forms, run_in_turns(folder, calls)))
             rounds.append(runs)
             for form, ranks in runs.items():
                 print(f"round {number + 1}, {form}, processor seconds by epoch:", end=" ")

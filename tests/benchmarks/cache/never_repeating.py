@@ -27,10 +27,11 @@ import tempfile
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests"), str(ROOT)]
 
+from bench.harness.turns import run_in_turns
 from benchmarks.cache.frozen_backbone import spread
-from benchmarks.cache.side_by_side import EpochClock, StepTurns, run_side_by_side
+from benchmarks.cache.side_by_side import EpochClock, StepTurns
 from benchmarks.recording import Recording, add_record_option, percents
 
 FORMS = ("loader", "generator", "loop")
@@ -125,7 +126,7 @@ def run_round(form: str, folder: pathlib.Path) -> list[dict[str, Any]]:
     """Returns what the training without the cache reports, and the one with it."""
     folder.mkdir()
     calls = [functools.partial(run, form, cache, folder / str(cache)) for cache in (False, True)]
-    return run_side_by_side(folder, calls)
+    return run_in_turns(folder, calls)
 
 
 def seconds(report: dict[str, Any], epochs: slice) -> float:

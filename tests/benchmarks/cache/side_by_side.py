@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import os
 import pathlib
-import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
-
-from bench.harness.turns import TurnGiver, Turns
+from bench.harness.turns import Turns
 
 STEPS_OF_A_TURN = 16
-_Report = TypeVar("_Report")
-
-
-def run_side_by_side(folder: pathlib.Path, runs: Sequence[Callable[[str], _Report]]) -> list[_Report]:
-    """Calls all of these at once, each with the address for its StepTurns. If one fails, the others end.
-
-    Returns:
-      What they return.
-    """
-    with concurrent.futures.ThreadPoolExecutor(len(runs)) as pool, TurnGiver(folder, len(runs)) as turns:
-        started = [pool.submit(run, turns.address) for run in runs]
-        for finished in concurrent.futures.as_completed(started):
-            finished.result()  # raises
-    return [training.result() for training in started]
 
 
 class StepTurns:

@@ -44,47 +44,29 @@ TEST(PythonCommands, SaysWhatToDoWhereThePackageIsMissing) {
   EXPECT_EQ(code, 1);
 }
 
-TEST(PythonCommands, HandsItsArgumentsToPython) {
-  // In a child process, since the command becomes another program: here one that prints what it is told.
+// Expects `egeria COMMAND ARGUMENTS` to become Python with these words. It does so in a child process, where Python is
+// a program that prints what it is told.
+void ExpectBecomes(const char* command, const std::vector<const char*>& arguments, const std::string& words) {
   EXPECT_EXIT(
       {
         int code = 0;
         dup2(2, 1);
-        ErrorsOf("doctor", "/bin/echo", &code);
+        ErrorsOf(command, "/bin/echo", &code, arguments);
         std::exit(99);  // not reached
       },
-      ::testing::ExitedWithCode(0), "-m egeria.doctor model.py:build --json");
-  EXPECT_EXIT(
-      {
-        int code = 0;
-        dup2(2, 1);
-        ErrorsOf("trial", "/bin/echo", &code);
-        std::exit(99);
-      },
-      ::testing::ExitedWithCode(0), "-m egeria.trial model.py:build --json");
-  EXPECT_EXIT(
-      {
-        int code = 0;
-        dup2(2, 1);
-        ErrorsOf("top", "/bin/echo", &code);
-        std::exit(99);
-      },
-      ::testing::ExitedWithCode(0), "-m egeria.monitor.top model.py:build --json");
+      ::testing::ExitedWithCode(0), words);
+}
+
+TEST(PythonCommands, HandsItsArgumentsToPython) {
+  ExpectBecomes("doctor", {"model.py:build", "--json"}, "-m egeria.doctor model.py:build --json");
+  ExpectBecomes("trial", {"model.py:build", "--json"}, "-m egeria.trial model.py:build --json");
+  ExpectBecomes("top", {"model.py:build", "--json"}, "-m egeria.monitor.top model.py:build --json");
 }
 
 TEST(PythonCommands, HandsOnACommandBehindTwoDashes) {
-  for (const std::vector<const char*>& arguments :
-       {std::vector<const char*>{"--", "python", "train.py", "--steps", "5", "--", "x"},
-        std::vector<const char*>{"python", "train.py", "--steps", "5", "--", "x"}}) {
-    EXPECT_EXIT(
-        {
-          int code = 0;
-          dup2(2, 1);
-          ErrorsOf("trial", "/bin/echo", &code, arguments);
-          std::exit(99);
-        },
-        ::testing::ExitedWithCode(0), "-m egeria.trial python train.py --steps 5 -- x");
-  }
+  const std::string words = "-m egeria.trial python train.py --steps 5 -- x";
+  ExpectBecomes("trial", {"--", "python", "train.py", "--steps", "5", "--", "x"}, words);
+  ExpectBecomes("trial", {"python", "train.py", "--steps", "5", "--", "x"}, words);
 }
 
 }  // namespace

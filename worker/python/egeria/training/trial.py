@@ -81,7 +81,4 @@ class Trial:
             "modules": modules,
             "switches": [[switch.step - begin, switch.frozen_prefix] for switch in switches],
         }
-        file = pathlib.Path(self.report)
-        unfinished = file.with_suffix(".new")
-        unfinished.write_text(json.dumps(found), encoding="utf-8")
-        unfinished.rename(file)
+        pathlib.Path(self.report).write_text(json.dumps(found), encoding="utf-8")
