@@ -18,8 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 PAGES = [page for page in PAGES if page.exists()]
 LANGUAGES = ("", "bash", "python", "diff", "yaml", "text")
-# A program and the options that are given to it, up to the end of the command.
-CALL = re.compile(r"\b(egeria(?:-\w+)?)((?:[ \t]+[^\s|;&]+)*)")
+# A program and the options that are given to it, up to the end of the command or to a `--`, behind which another begins.
+CALL = re.compile(r"\b(egeria(?:-\w+)?)((?:[ \t]+(?!--[ \t])[^\s|;&]+)*)")
 
 
 def text(page: pathlib.Path) -> str:
@@ -161,6 +161,14 @@ def test_a_page_becomes_a_script(tmp_path: pathlib.Path):
     assert ran.stdout == "one 1\none 1\ntwo 2\nx is 5\n"
     assert shown(PAGE) == ["two 3"] and is_printed("two 3", ran.stdout)
     assert not is_printed("three 3", ran.stdout)
+
+
+def test_options_behind_two_dashes_are_the_other_programs():
+    assert CALL.findall("egeria trial --steps 9 -- egeria-run --nproc-per-node 2 train.py; egeria jobs --json") == [
+        ("egeria", " trial --steps 9"),
+        ("egeria-run", " --nproc-per-node 2 train.py"),
+        ("egeria", " jobs --json"),
+    ]
 
 
 def test_a_command_that_fails_ends_the_script(tmp_path: pathlib.Path):
