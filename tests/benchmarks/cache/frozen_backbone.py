@@ -31,7 +31,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 from bench.harness.turns import run_in_turns
-from benchmarks.cache.side_by_side import EpochClock, StepTurns
+from benchmarks.cache.side_by_side import HUGE_PAGES, EpochClock, StepTurns
 from benchmarks.recording import Recording, add_record_option, percents
 from benchmarks.two_ranks import run_two_ranks
 
@@ -49,7 +49,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--loop", choices=["raw", "trainer", "lightning"], default="raw")
     parser.add_argument("--ranks", type=int, choices=[1, 2], default=1)
-    parser.add_argument("--samples", type=int, default=4_000)
+    parser.add_argument("--samples", type=int, help="default 10000 images, or 4000 texts")
     parser.add_argument("--batch-size", type=int, default=32, help="per rank (default 32)")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
@@ -61,6 +61,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--turns", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     forms = FORMS if arguments.loop == "raw" else ("plain", "script")
+    arguments.samples = arguments.samples or (10_000 if arguments.task == "images" else 4_000)
     arguments.with_egeria = arguments.form in WITH_EGERIA
     arguments.forms = (arguments.forms or ",".join(forms)).split(",")
     if not {"plain"} <= set(arguments.forms) <= set(forms):
@@ -100,7 +101,7 @@ def run(arguments: argparse.Namespace, form: str, folder: pathlib.Path, turns: s
     folder.mkdir()
     options = ["--form", form, "--job", str(folder), "--turns", turns]
     cache = str(folder / "cache") if form in WITH_EGERIA else "none"
-    variables = {"EGERIA_CONTROLLER": "none", "EGERIA_CACHE": cache}
+    variables = {**HUGE_PAGES, "EGERIA_CONTROLLER": "none", "EGERIA_CACHE": cache}
     if arguments.ranks > 1:
         run_two_ranks(__file__, options, **variables)
     else:

@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests"
 
 from bench.harness.turns import run_in_turns
 from benchmarks.cache.frozen_backbone import spread
-from benchmarks.cache.side_by_side import EpochClock, StepTurns
+from benchmarks.cache.side_by_side import HUGE_PAGES, EpochClock, StepTurns
 from benchmarks.recording import Recording, add_record_option, percents
 
 FORMS = ("loader", "generator", "loop")
@@ -114,7 +114,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 def run(form: str, cache: bool, folder: pathlib.Path, turns: str) -> dict[str, Any]:
     folder.mkdir()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "EGERIA_CONTROLLER": "none"}
+    environment = {**os.environ, **HUGE_PAGES, "OMP_NUM_THREADS": "1", "EGERIA_CONTROLLER": "none"}
     environment["EGERIA_CACHE"] = str(folder / "cache") if cache and "--null" not in sys.argv else "none"
     options = ["--form", form, "--job", str(folder), "--turns", turns]
     command = [sys.executable, __file__, *sys.argv[1:], *options]
