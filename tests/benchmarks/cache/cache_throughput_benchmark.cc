@@ -163,11 +163,11 @@ class Bench {
       const std::vector<uint64_t> values = Values(sample, bytes_);
       const auto at = static_cast<off_t>(sample * bytes_);
       Require(pwrite(file_, values.data(), bytes_, at) == static_cast<ssize_t>(bytes_), "cannot write the file");
-      const EntryTensor tensor = TensorOf(values.data());
+      const CacheClient::Offered entry{sample, sample, {TensorOf(values.data())}};
       // The disk may be behind; then the daemon refuses, and the entry is offered again.
       for (;;) {
         const int64_t stored = client_->counters().stored;
-        Require(client_->Offer(kPrefix, sample, sample, std::span(&tensor, 1)), "the cache does not take entries");
+        Require(client_->Offer(kPrefix, std::span(&entry, 1)) == 1, "the cache does not take entries");
         Require(client_->Flush(absl::Seconds(60)), "the cache does not store");
         if (client_->counters().stored > stored) break;
         std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -6,12 +6,12 @@ Needs the package (PYTHONPATH=build/dev/python), EGERIA_BIN (build/dev/bin) and 
 
 The same training in several forms, which run at the same time and take turns of a few steps: plain; with features that
 the script computes once and keeps in memory, as people write it by hand; with Egeria, where the script has frozen the
-trunk ("script"); the same with a loader that leaves out what nobody looks at ("unloaded"); and with Egeria, where a
-plan freezes it after two steps. By form, the processor time of each epoch over the plain one's, the daemon's included:
-the median of the rounds, and the least and the most. And whether the weights of the runs in which Egeria serves what
-the script has frozen were those of the plain run to the bit: the exit code is 1 where they were not. It also says what
-the cache did. In a framework's loop (--loop) there are the plain form and the one in which the script has frozen the
-trunk.
+trunk ("script"); the same with a loader that leaves out what nobody looks at ("unloaded"); without Egeria, where the
+script freezes the trunk after two steps ("late"); and with Egeria, where a plan does so ("plan").
+By form, the processor time of each epoch over the plain one's, the daemon's included: the median of the rounds, and the
+least and the most. And whether the weights of the runs in which Egeria serves what the script has frozen were those of
+the plain run to the bit: the exit code is 1 where they were not. It also says what the cache did. In a framework's loop
+(--loop) there are the plain form and the one in which the script has frozen the trunk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from benchmarks.two_ranks import run_two_ranks
 
 BY_SCRIPT = ("script", "unloaded")
 WITH_EGERIA = (*BY_SCRIPT, "plan")
-FORMS = ("plain", "features", *WITH_EGERIA)
+FORMS = ("plain", "features", *BY_SCRIPT, "late", "plan")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -61,6 +61,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--turns", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     forms = FORMS if arguments.loop == "raw" else ("plain", "script")
+    if arguments.ranks > 1:  # DistributedDataParallel waits for ever for what a script freezes after it was made
+        forms = tuple(form for form in forms if form != "late")
     arguments.samples = arguments.samples or (10_000 if arguments.task == "images" else 4_000)
     arguments.with_egeria = arguments.form in WITH_EGERIA
     arguments.forms = (arguments.forms or ",".join(forms)).split(",")
@@ -155,6 +157,10 @@ def main() -> int:
         ratios = [cost(runs[form], epoch) / cost(runs["features"], epoch) for runs in rounds for epoch in later]
         print(f"{form}: the third epoch and later ones over the loop on features:", spread(ratios))
         recording.add(form, ratios, "times", "later epochs, of the loop on features")
+    if {"late", "plan"} <= set(forms):
+        ratios = [cost(runs["plan"], 0) / cost(runs["late"], 0) for runs in rounds]
+        print("plan: the first epoch over that of the script that freezes as late:", spread(ratios))
+        recording.add("plan", percents(ratios), "%", "epoch 1, of late")
     recording.write(arguments.record, arguments.rounds)
     if cache := rounds[-1].get("script", [{}])[0].get("cache"):
         print(

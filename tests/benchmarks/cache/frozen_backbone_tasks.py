@@ -19,6 +19,8 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 TOKENS = 32
+# So many steps train the trunk before it freezes, in the forms in which it trains.
+STEPS_BEFORE = 2
 
 
 class Network(nn.Module):
@@ -168,16 +170,17 @@ def raw_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
         return _features_loop(task, arguments, clock)
     import egeria
 
-    network = task.network(frozen=arguments.form != "plan")
+    trains_first = arguments.form in ("late", "plan")
+    network = task.network(frozen=not trains_first)
     model = DistributedDataParallel(network) if arguments.ranks > 1 else network
-    trained = network.head if arguments.form != "plan" else network
+    trained = network if trains_first else network.head
     optimizer = torch.optim.Adam(trained.parameters(), lr=1e-3)
     loader = _loader(task, arguments)
     clock.begin()
     session = None
     if arguments.with_egeria:
         loader = egeria.data.wrap(loader, skip_loading=arguments.form == "unloaded")
-        options = {"plans": [(2, 1)], "controller": "none"} if arguments.form == "plan" else {}
+        options = {"plans": [(STEPS_BEFORE, 1)], "controller": "none"} if arguments.form == "plan" else {}
         session = egeria.attach(
             model,
             optimizer,
@@ -188,7 +191,9 @@ def raw_loop(task: Task, arguments: Any, clock: Any) -> dict[str, Any]:
     for epoch in range(arguments.epochs):
         if arguments.ranks > 1:
             loader.sampler.set_epoch(epoch)
-        for batch in loader:
+        for step, batch in enumerate(loader):
+            if arguments.form == "late" and (epoch, step) == (0, STEPS_BEFORE):
+                network.trunk.requires_grad_(False)
             labels = batch.pop("labels")
             loss = F.cross_entropy(model(**batch), labels)
             optimizer.zero_grad()

@@ -99,17 +99,17 @@ absl::StatusOr<int64_t> ActivationCache::Put(const std::vector<uint64_t>& sample
   if (samples.size() != input_hashes.size()) return BadShape("as many input hashes as samples");
   std::vector<at::Tensor> hosts;
   for (const at::Tensor& tensor : tensors) hosts.push_back(OnHost(tensor));
-  int64_t taken = 0;
+  std::vector<CacheClient::Offered> entries;
   std::vector<at::Tensor> row(hosts.size());
   for (size_t i = 0; i < samples.size(); ++i) {
     for (size_t t = 0; t < hosts.size(); ++t) {
       row[t] = hosts[t].select(0, static_cast<int64_t>(i));
       if (t < lengths.size() && !lengths[t].empty()) row[t] = row[t].narrow(0, 0, lengths[t][i]);
     }
-    const std::vector<EntryTensor> entry = Describe(row);
-    if (i == 0 || !lengths.empty()) reader_.ExpectSize(EntrySize(entry));
-    taken += client_->Offer(prefix_, samples[i], input_hashes[i], entry);
+    entries.push_back({samples[i], input_hashes[i], Describe(row)});
+    if (i == 0 || !lengths.empty()) reader_.ExpectSize(EntrySize(entries.back().tensors));
   }
+  const int64_t taken = client_->Offer(prefix_, entries);
   client_->CountOffering(ThreadCpuTime() - begin);
   return taken;
 }

@@ -67,9 +67,8 @@ std::vector<CacheClient::Outcome> CacheClient::FinishLookup(
   return outcomes;
 }
 
-bool CacheClient::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,
-                        std::span<const EntryTensor> tensors) {
-  return impl_.Call([&](Impl& impl) { return impl.writes.Offer(impl.Stored(prefix), sample, input_hash, tensors); });
+int64_t CacheClient::Offer(const Fingerprint& prefix, std::span<const Offered> entries) {
+  return impl_.Call([&](Impl& impl) { return impl.writes.Offer(impl.Stored(prefix), entries); });
 }
 
 void CacheClient::CountOffering(absl::Duration taken) {

@@ -104,8 +104,15 @@ class CacheClient {
   std::vector<Outcome> FinishLookup(PendingLookup* lookup,
                                     absl::FunctionRef<void(size_t position, const Entry&)> found);
 
-  // Takes copies of entries to be written when there is time. Returns false where they are dropped.
-  bool Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash, std::span<const EntryTensor> tensors);
+  // What is kept of a sample, with the hash of its input. The tensors' memory belongs to others.
+  struct Offered {
+    uint64_t sample;
+    uint64_t input_hash;
+    std::vector<EntryTensor> tensors;
+  };
+  // Takes copies of entries, such as those of a batch, to be written when there is time. Returns how many it took; the
+  // others are dropped.
+  int64_t Offer(const Fingerprint& prefix, std::span<const Offered> entries);
 
   // Counts processor time that a thread has spent on offers (WriteCounters.offer_seconds).
   void CountOffering(absl::Duration taken);

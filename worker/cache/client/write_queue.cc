@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "common/base/log.h"
@@ -89,11 +90,14 @@ void WriteQueue::Follow(const Line& line) {
   changed_.NotifyAll();
 }
 
-bool WriteQueue::Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash,
-                       std::span<const EntryTensor> tensors) {
-  if (!Reserve(prefix, EntrySize(tensors))) return false;  // before they are copied
-  Push(Write(prefix, sample, input_hash, tensors));
-  return true;
+int64_t WriteQueue::Offer(const Fingerprint& prefix, std::span<const CacheClient::Offered> entries) {
+  std::vector<Task> taken;
+  for (const auto& [sample, input_hash, tensors] : entries) {
+    if (!Reserve(prefix, EntrySize(tensors))) continue;  // before they are copied
+    taken.emplace_back(Write(prefix, sample, input_hash, tensors));
+  }
+  Push(taken);
+  return static_cast<int64_t>(taken.size());
 }
 
 void WriteQueue::Drop(const Fingerprint& prefix) { Push(Forget{prefix, {}}); }
@@ -120,11 +124,11 @@ bool WriteQueue::Reserve(const Fingerprint& prefix, size_t bytes) {
   return room;
 }
 
-void WriteQueue::Push(Task task) {
+void WriteQueue::Push(std::span<Task> tasks) {
   {
     const MutexLock lock(&mutex_);
     if (stopping_) return;
-    tasks_.push_back(std::move(task));
+    std::move(tasks.begin(), tasks.end(), std::back_inserter(tasks_));
   }
   changed_.NotifyAll();
 }

@@ -35,8 +35,9 @@ class WriteQueue {
   // This line is to be used from now on.
   void Follow(const Line& line);
 
-  // Returns false where the entry is dropped, or refused because it is longer than any can be. `tensors` are copied.
-  bool Offer(const Fingerprint& prefix, uint64_t sample, uint64_t input_hash, std::span<const EntryTensor> tensors);
+  // Copies the entries. Returns how many wait to be written; others are dropped, or refused because they are longer
+  // than any can be.
+  int64_t Offer(const Fingerprint& prefix, std::span<const CacheClient::Offered> entries);
   void Drop(const Fingerprint& prefix);
   void DropSamples(const Fingerprint& prefix, std::vector<uint64_t> samples);
   bool Flush(absl::Duration patience);
@@ -62,7 +63,9 @@ class WriteQueue {
 
   // Takes room in the queue for an offer, which is then to be pushed. False where there is none.
   bool Reserve(const Fingerprint& prefix, size_t bytes);
-  void Push(Task task);
+  // Moves the tasks to the end of the queue, and wakes the thread once.
+  void Push(std::span<Task> tasks);
+  void Push(Task task) { Push(std::span(&task, 1)); }
   void WorkUntilStopped();
   // Whether there is nothing left to do.
   bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -50,7 +50,8 @@ class BatchReaderTest : public ::testing::Test {
     for (const uint64_t sample : samples) {
       const at::Tensor row = Row(sample, shape);
       const EntryTensor tensor{DataType::kFloat32, shape, static_cast<const std::byte*>(row.const_data_ptr())};
-      ASSERT_TRUE(client_->Offer(prefix, sample, 1000 * sample, std::span(&tensor, 1)));
+      const CacheClient::Offered entry{sample, 1000 * sample, {tensor}};
+      ASSERT_EQ(client_->Offer(prefix, std::span(&entry, 1)), 1);
     }
     ASSERT_TRUE(client_->Flush(absl::Seconds(20)));
   }

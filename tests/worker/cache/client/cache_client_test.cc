@@ -106,11 +106,14 @@ class CacheClientTest : public ::testing::Test {
     return EntrySize(std::span(&tensor, 1));
   }
   static void Offer(CacheClient& client, const Fingerprint& prefix, uint64_t first, uint64_t count) {
+    std::vector<std::vector<float>> values;
+    std::vector<CacheClient::Offered> entries;
     for (uint64_t sample = first; sample < first + count; ++sample) {
-      const std::vector<float> values = Activation(sample);
-      const EntryTensor tensor{DataType::kFloat32, {kFloats}, reinterpret_cast<const std::byte*>(values.data())};
-      client.Offer(prefix, sample, InputHash(sample), std::span(&tensor, 1));
+      values.push_back(Activation(sample));
+      const auto* data = reinterpret_cast<const std::byte*>(values.back().data());
+      entries.push_back({sample, InputHash(sample), {{DataType::kFloat32, {kFloats}, data}}});
     }
+    client.Offer(prefix, entries);
     EXPECT_TRUE(client.Flush(absl::Seconds(20)));
   }
   struct Started {
@@ -241,7 +244,8 @@ TEST_F(CacheClientTest, EntriesLargerThanAMessageAreStreamedToo) {
   std::vector<float> values(1'000'000);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   const EntryTensor tensor{DataType::kFloat32, {1'000'000}, reinterpret_cast<const std::byte*>(values.data())};
-  client->Offer(kFirst, 1, 2, std::span(&tensor, 1));
+  const CacheClient::Offered offered{1, 2, {tensor}};
+  client->Offer(kFirst, std::span(&offered, 1));
   ASSERT_TRUE(client->Flush(absl::Seconds(20)));
   bool same = false;
   const uint64_t sample = 1;
@@ -257,7 +261,8 @@ TEST_F(CacheClientTest, AnEntryThatDoesNotFitIntoTheSharedMemoryIsRefusedWithThe
   const EntryTensor tensor{DataType::kFloat32, {200'000}, reinterpret_cast<const std::byte*>(values.data())};
   ::testing::internal::CaptureStderr();
   for (uint64_t sample : {1, 2}) {
-    client->Offer(kFirst, sample, 2, std::span(&tensor, 1));
+    const CacheClient::Offered offered{sample, 2, {tensor}};
+    client->Offer(kFirst, std::span(&offered, 1));
     EXPECT_TRUE(client->Flush(absl::Seconds(20)));
   }
   const std::string log = ::testing::internal::GetCapturedStderr();
@@ -362,13 +367,10 @@ TEST_F(CacheClientTest, OffersThatDoNotFitIntoTheQueueAreDropped) {
   daemon_.Signal(SIGSTOP);
   const std::vector<float> values = Activation(1);
   const EntryTensor tensor{DataType::kFloat32, {kFloats}, reinterpret_cast<const std::byte*>(values.data())};
-  int taken = 0;
-  for (uint64_t sample = 0; sample < 100; ++sample) {
-    taken += client->Offer(kFirst, sample, InputHash(1), std::span(&tensor, 1));
-  }
-  // Those that are under way have left the queue.
-  EXPECT_GE(taken, 20);
-  EXPECT_LT(taken, 90);
+  std::vector<CacheClient::Offered> offered;
+  for (uint64_t sample = 0; sample < 100; ++sample) offered.push_back({sample, InputHash(1), {tensor}});
+  const int64_t taken = client->Offer(kFirst, offered);
+  EXPECT_EQ(taken, 20);
   const CacheClient::Counters counters = client->counters();
   EXPECT_EQ(counters.offered, 100);
   EXPECT_EQ(counters.dropped, 100 - taken);

@@ -43,7 +43,8 @@ void Offer(CacheClient& client, const Fingerprint& prefix, std::span<const uint6
   for (const uint64_t sample : samples) {
     const std::vector<uint64_t> values = Values(sample);
     const EntryTensor tensor = TensorOf(values);
-    client.Offer(prefix, sample, sample, std::span(&tensor, 1));
+    const CacheClient::Offered entry{sample, sample, {tensor}};
+    client.Offer(prefix, std::span(&entry, 1));
   }
   EXPECT_TRUE(client.Flush(absl::Seconds(20)));
 }
