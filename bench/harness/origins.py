@@ -37,7 +37,8 @@ def plain_mixture(runs: Group) -> str:
 def machine_of(record: Record) -> str:
     """The machine of a record, in words."""
     facts = record["machine"]
-    return f"on {facts['cores']} cores ({facts['processor']}), device {facts['device']}, torch {facts['torch']}"
+    cores = "1 core" if facts["cores"] == 1 else f"{facts['cores']} cores"
+    return f"on {cores} ({facts['processor']}), device {facts['device']}, torch {facts['torch']}"
 
 
 def _version(record: Record) -> str:
