@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 PAGES = [page for page in PAGES if page.exists()]
 LANGUAGES = ("", "bash", "python", "diff", "yaml", "text")
-# A program and the options that are given to it, up to the end of the command or to a `--`, behind which another begins.
+# This finds a program with its arguments, up to the end of the command or to a `--`, behind which another begins.
 CALL = re.compile(r"\b(egeria(?:-\w+)?)((?:[ \t]+(?!--[ \t])[^\s|;&]+)*)")
 
 

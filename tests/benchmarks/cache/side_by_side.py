@@ -12,8 +12,8 @@ from typing import Any
 from bench.harness.turns import Turns
 
 STEPS_OF_A_TURN = 16
-# The environment in which memory comes in huge pages. With small ones, the places that a process finds make it up to a
-# third slower than its twin for as long as it lives.
+# Memory comes in huge pages with this. With small ones, the places that a process finds make it up to a third slower
+# than its twin for as long as it lives.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 

@@ -104,7 +104,7 @@ class CacheClient {
   std::vector<Outcome> FinishLookup(PendingLookup* lookup,
                                     absl::FunctionRef<void(size_t position, const Entry&)> found);
 
-  // What is kept of a sample, with the hash of its input. The tensors' memory belongs to others.
+  // Describes what is to be kept of a sample. The tensors' memory belongs to others.
   struct Offered {
     uint64_t sample;
     uint64_t input_hash;
