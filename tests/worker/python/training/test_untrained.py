@@ -109,8 +109,9 @@ def test_a_compiled_model_is_left_alone(options: tuple[str, ...], cache_daemon: 
 
 
 def test_layers_that_are_frozen_and_thawed_are_still_trained_by_nothing(cache_daemon: Daemon, tmp_path: pathlib.Path):
-    """A plan freezes the trunk beyond what has no optimizer, and thaws it."""
-    (report,), _ = both("zero_first", cache_daemon, tmp_path, "--plans", "[[10, 2], [30, 0]]")
+    """A plan freezes the trunk beyond what has no optimizer, and thaws it. Then the third epoch keeps most samples and
+    the fourth one the others, so that the last is served where samples cannot be computed alone, too."""
+    (report,), _ = both("zero_first", cache_daemon, tmp_path, "--plans", "[[10, 2], [18, 0]]")
     assert report["summary"]["frozen_by_script"] == 4 and is_served(report, [1, 2, 3, 4]), report
 
 
