@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
 
 from egeria import _native
 
@@ -21,11 +20,22 @@ class TimeLedger(_native.TimeLedger):
         if utils is not None:
             self.set_compilation(utils.calculate_time_spent().get("total_wall_time", 0.0))
 
-    @contextlib.contextmanager
-    def spend(self, what: str) -> Iterator[None]:
+    def spend(self, what: str) -> contextlib.AbstractContextManager[None]:
         """Counts the block's time as Egeria's own. An inner block's time counts for what the inner one says."""
-        self.begin()
-        try:
-            yield
-        finally:
-            self.end(what)
+        return _Spending(self, what)
+
+
+class _Spending:
+    """Is several times as fast as a context manager made of a generator, in every step of a training."""
+
+    __slots__ = ("_ledger", "_what")
+
+    def __init__(self, ledger: TimeLedger, what: str):
+        self._ledger = ledger
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._ledger.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self._ledger.end(self._what)

@@ -9,7 +9,7 @@ from egeria.cache.model_call import Call, UnusualCall
 from egeria.cache.padding import Padding
 
 _REMEMBERED = 256  # samples of the first round
-_REMEMBERED_LATER = 64  # samples of each later round
+_REMEMBERED_LATER = 64  # samples of each later round, which is remembered at once
 # Texts are looked at as if they were padded to this length; what comes behind it makes no difference.
 _LENGTH = 512
 # The answer is known when this many of the remembered samples have come again.
@@ -23,9 +23,9 @@ class Repeats:
 
     It is told all batches of a training from its beginning, so that it is known, when layers freeze in a later epoch,
     whether anything can be gained by keeping what they compute: nothing is under random augmentation. A store says so,
-    too, by what it has of samples that come again. Then fewer
-    samples are looked at in each epoch, since augmentation may end before the training does. It costs nothing for
-    batches without a remembered sample, and once samples come again. Owned by the training thread.
+    too, by what it has of samples that come again. Once they come otherwise, fewer samples are looked at, and not all
+    the time, since augmentation may end before the training does. It costs nothing for batches without a remembered
+    sample, and once samples come again. Owned by the training thread.
 
     Attributes:
       known: True: enough come again as they were, which is not asked any more; False: at last they did not; None: too
@@ -35,26 +35,32 @@ class Repeats:
     def __init__(self) -> None:
         self.known: bool | None = None
         self._hashes: dict[int, int] = {}
+        self._is_full = False  # nothing is added until it is known what comes of these
         self._same = 0
         self._other = 0
+        self._batches = 0  # of this round
+        self._rest = 0  # batches before the next round begins
 
     def note(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Sequence[int] | None) -> None:
         """A training forward pass is about to begin."""
         if self.known or ids is None:
             return
-        again = [row for row, sample in enumerate(ids) if sample in self._hashes]
-        fresh = [row for row, sample in enumerate(ids) if sample not in self._hashes]
-        most = _REMEMBERED if self.known is None else _REMEMBERED_LATER
-        fresh = [] if again else fresh[: most - len(self._hashes)]
-        rows = again or fresh
-        if not rows:
+        if self._rest > 0:
+            self._rest -= 1
             return
+        self._batches += 1
+        again = [row for row, sample in enumerate(ids) if sample in self._hashes]
+        if self._is_full and not again:
+            return
+        most = _REMEMBERED if self.known is None else _REMEMBERED_LATER
+        rows = again or list(range(len(ids)))[: most - len(self._hashes)]
         try:
             hashes = _hashes(Call(args, kwargs, len(ids)), rows)
         except UnusualCall:
             return
         if not again:
             self._hashes.update({ids[row]: value for row, value in zip(rows, hashes)})
+            self._is_full = len(self._hashes) >= most
             return
         same = sum(self._hashes.pop(ids[row], None) == value for row, value in zip(rows, hashes))
         self._count(same, len(rows) - same)
@@ -72,7 +78,9 @@ class Repeats:
         if self._same + self._other >= _ENOUGH:
             self.known = self._same >= _MIN_SHARE * (self._same + self._other)
             self._hashes.clear()
+            self._is_full = False
             self._same = self._other = 0
+            self._rest, self._batches = self._batches, 0
 
 
 def _hashes(call: Call, rows: list[int]) -> list[int]:

@@ -14,7 +14,7 @@ import itertools
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 import torch.utils._pytree as pytree
@@ -112,11 +112,13 @@ class StandIn(Tensor):
     """Stands for a tensor of a batch; see the file's comment. Owned by the training thread.
 
     Attributes:
+      exist: some have been made in this process.
       source: the batch that it belongs to.
       leaf: its number there.
       exposed: somebody has the real tensor, and may have written to it.
     """
 
+    exist: ClassVar[bool] = False
     source: Source
     leaf: int
     exposed: bool
@@ -128,6 +130,7 @@ class StandIn(Tensor):
         made = Tensor._make_wrapper_subclass(
             cls, tuple(shape), strides=place.strides, dtype=place.dtype, device=place.device
         )
+        StandIn.exist = True
         _native.forbid_reads(made, _NO_MEMORY)  # for whoever gets past the functions below
         made.source, made.leaf, made.exposed, made._real, made._of = source, leaf, False, None, of
         return made
@@ -244,6 +247,8 @@ def _place_after(tensor: StandIn, function: Any, args: tuple[Any, ...], kwargs: 
 
 def values_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Returns a model's arguments with real tensors in place of stand-ins; None where there are none."""
+    if not StandIn.exist:
+        return None
     found = False
 
     def real(stand_in: StandIn) -> Tensor:

@@ -141,6 +141,8 @@ def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     Raises:
       GraphError: no argument tells.
     """
+    if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) and args[0].dim() >= 1:
+        return args[0].size(0)  # in every step of most trainings
     named = _named(args, kwargs)
     sizes = _sizes(named)
     if (listed := next((len(value) for value in named.values() if _is_by_sample(value)), None)) is not None:
