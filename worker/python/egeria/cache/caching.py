@@ -37,6 +37,7 @@ _AHEAD = 8
 # So many shallower prefixes help to keep a deeper one, for so many epochs.
 _MOST_SHALLOWER = 2
 _EPOCHS_OF_SHALLOWER = 2
+_mode_in = operator.itemgetter("training")
 _mode_of = operator.attrgetter("training")
 
 
@@ -95,6 +96,8 @@ class Caching:
         self._flags, self._modes = b"", b""  # as the parameters and modules below had them last
         self._gradients = _native.GradientFlags([])  # they are read from the model's parameters
         self._modules: list[nn.Module] = []  # those that do not train
+        self._tables: list[dict[str, Any]] = []  # of those with a mode among their attributes
+        self._without_table: list[nn.Module] = []  # such as compiled ones
         self._is_first = True  # no pass of the model has been followed
         self._is_late = False  # nothing begins any more
         self._search: PartSearch | None = None
@@ -170,7 +173,7 @@ class Caching:
         Args:
           may_begin: False: nothing else is skipped than what is already.
         """
-        flags, modes = self._gradients.now(), bytes(map(_mode_of, self._modules))
+        flags, modes = self._gradients.now(), self._modes_now()
         if flags and flags == self._flags and modes == self._modes:
             with self._gate.watch:
                 if self._has_changed():
@@ -291,7 +294,13 @@ class Caching:
         """Takes what does not train now for what is followed."""
         self._gradients = _native.GradientFlags(list(self._model.parameters()))
         self._modules = [inner for module in resting(self._model) for inner in module.modules()]
-        self._flags, self._modes = self._gradients.now(), bytes(map(_mode_of, self._modules))
+        self._tables = [vars(module) for module in self._modules if "training" in vars(module)]
+        self._without_table = [module for module in self._modules if "training" not in vars(module)]
+        self._flags, self._modes = self._gradients.now(), self._modes_now()
+
+    def _modes_now(self) -> bytes:
+        """Modules look up attributes slowly, and this comes once a step, so it reads their tables."""
+        return bytes(map(_mode_in, self._tables)) + bytes(map(_mode_of, self._without_table))
 
     def _look_again(self) -> None:
         """Some libraries set attributes in a model's first pass, in which a part may have been found already."""
