@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from egeria.data import stand_in
 from egeria.data.sample_ids import current
 from egeria.model.inputs import batch_of
 from egeria.model.isolation import device_of
+from egeria.model.module_modes import ModuleModes
 from egeria.model.shadow import FirstPass
 
 _logger = logging.getLogger("egeria")
@@ -37,8 +37,6 @@ _AHEAD = 8
 # So many shallower prefixes help to keep a deeper one, for so many epochs.
 _MOST_SHALLOWER = 2
 _EPOCHS_OF_SHALLOWER = 2
-_mode_in = operator.itemgetter("training")
-_mode_of = operator.attrgetter("training")
 
 
 class Caching:
@@ -96,8 +94,7 @@ class Caching:
         self._flags, self._modes = b"", b""  # as the parameters and modules below had them last
         self._gradients = _native.GradientFlags([])  # they are read from the model's parameters
         self._modules: list[nn.Module] = []  # those that do not train
-        self._tables: list[dict[str, Any]] = []  # of those with a mode among their attributes
-        self._without_table: list[nn.Module] = []  # such as compiled ones
+        self._modes_of = ModuleModes([])  # theirs
         self._is_first = True  # no pass of the model has been followed
         self._is_late = False  # nothing begins any more
         self._search: PartSearch | None = None
@@ -173,7 +170,7 @@ class Caching:
         Args:
           may_begin: False: nothing else is skipped than what is already.
         """
-        flags, modes = self._gradients.now(), self._modes_now()
+        flags, modes = self._gradients.now(), self._modes_of.now()
         if flags and flags == self._flags and modes == self._modes:
             with self._gate.watch:
                 if self._has_changed():
@@ -294,13 +291,8 @@ class Caching:
         """Takes what does not train now for what is followed."""
         self._gradients = _native.GradientFlags(list(self._model.parameters()))
         self._modules = [inner for module in resting(self._model) for inner in module.modules()]
-        self._tables = [vars(module) for module in self._modules if "training" in vars(module)]
-        self._without_table = [module for module in self._modules if "training" not in vars(module)]
-        self._flags, self._modes = self._gradients.now(), self._modes_now()
-
-    def _modes_now(self) -> bytes:
-        """Modules look up attributes slowly, and this comes once a step, so it reads their tables."""
-        return bytes(map(_mode_in, self._tables)) + bytes(map(_mode_of, self._without_table))
+        self._modes_of = ModuleModes(self._modules)
+        self._flags, self._modes = self._gradients.now(), self._modes_of.now()
 
     def _look_again(self) -> None:
         """Some libraries set attributes in a model's first pass, in which a part may have been found already."""

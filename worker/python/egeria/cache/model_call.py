@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -15,8 +14,7 @@ from torch import Tensor, nn
 from egeria import _native
 from egeria.data.stand_in import Source, StandIn
 from egeria.model.inputs import SIMPLE
-
-_MODE_OF = operator.attrgetter("training")
+from egeria.model.module_modes import ModuleModes
 
 
 class UnusualCall(Exception):
@@ -257,6 +255,7 @@ class Settings:
 
     def __init__(self, model: nn.Module):
         self._modules = list(model.modules())
+        self._modes = ModuleModes(self._modules)
         self._devices = sorted({"cpu", *(parameter.device.type for parameter in model.parameters())})
 
     def without_modes_of(self, modules: Iterable[nn.Module], settings: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -267,13 +266,12 @@ class Settings:
 
     def now(self) -> tuple[Any, ...]:
         """Returns plain values to be compared, whose repr is the same in another process."""
-        modes = bytes(map(_MODE_OF, self._modules))
         autocast = tuple(
             (device, torch.get_autocast_dtype(device)) for device in self._devices if torch.is_autocast_enabled(device)
         )
         backends = torch.backends
         return (
-            modes,
+            self._modes.now(),
             autocast,
             torch.get_default_dtype(),
             torch.get_num_threads(),

@@ -18,6 +18,7 @@ from egeria.frozen_forward.passes import Passes
 from egeria.frozen_forward.tracing import check_modes
 from egeria.model.inputs import SIMPLE
 from egeria.model.isolation import in_own_pass
+from egeria.model.module_modes import ModuleModes
 from egeria.model.plain_copies import Ours
 
 # Calls of so many shapes have a form; a form is made for one that comes for the second time.
@@ -74,6 +75,7 @@ class FrozenPart:
         self._children = tuple(module.children()) if frozen_children is not None else None
         self.frozen = module if frozen_children is None else nn.Sequential(*list(module.children())[:frozen_children])
         self._modules = [inner for inner in self.frozen.modules() if inner is not self.frozen]
+        self._modes = ModuleModes(self.frozen.modules())
         self._hooks = -1  # the number of hooks inside that were looked at
         self._hooked: str | None = None  # the name of a module that has one which is not ours
         self._parameters: list[nn.Parameter] = []
@@ -197,8 +199,7 @@ class FrozenPart:
         return None
 
     def _key(self, leaves: Sequence[Any], structure: Any) -> Any:
-        modes = bytes(inner.training for inner in self._modules), self.frozen.training
-        return (structure, modes, *map(_look_of, leaves))
+        return (structure, self._modes.now(), *map(_look_of, leaves))
 
     def _is_unchanged(self) -> bool:
         """Whether the part is what its forms were made of. If not, they are dropped."""
