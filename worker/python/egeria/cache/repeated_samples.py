@@ -38,8 +38,8 @@ class Repeats:
         self._is_full = False  # nothing is added until it is known what comes of these
         self._same = 0
         self._other = 0
-        self._batches = 0  # of this round
-        self._rest = 0  # batches before the next round begins
+        self._batches = 0  # so many came in this round
+        self._rest = 0  # so many come before the next round begins
 
     def note(self, args: tuple[Any, ...], kwargs: dict[str, Any], ids: Sequence[int] | None) -> None:
         """A training forward pass is about to begin."""
