@@ -154,11 +154,6 @@ class Caching:
             if self._skipper is None:
                 self._early.note(args, kwargs, ids)
 
-    @property
-    def searches(self) -> bool:
-        """Whether a pass in the first step probably shows what can be skipped, by a pass of a shadow."""
-        return self._is_first and self._skipper is not None and self._skipper.refusal is None
-
     def after_step(self) -> None:
         """A step has ended."""
         if (news := self._gate.ledger.news()) is not None:

@@ -245,19 +245,12 @@ class FollowedTraining:
         self.link.before_forward(args, kwargs)
         self._gradients.before_forward(args, kwargs)
         with self.tell.guard("a pass beside the training could not be made"), self.ledger.spend("start"):
-            if not self._first_pass.done and self._makes_passes() and not self._cache_makes_first_pass():
+            # The cache makes the first pass where it needs one. Under FSDP2 there is no shadow.
+            if not self._first_pass.done and self._reads() and not is_sharded(self.model):
                 self._first_pass.before_forward(args, kwargs)
             self._untrained.before_forward(args, kwargs)
             if self.link.is_wanted or (self.config.plans and self._reports.steps == 0):
                 self._call_order.begin(self.switcher.modules)
-
-    def _makes_passes(self) -> bool:
-        """Whether a shadow of the model is to make passes, now or later. Under FSDP2 there is none."""
-        return (self.cache.caching is not None or self._reads()) and not is_sharded(self.model)
-
-    def _cache_makes_first_pass(self) -> bool:
-        """Whether the cache is about to make a pass that may as well be the first one."""
-        return self.cache.caching is not None and self.cache.caching.searches and not self._reads()
 
     def _reads(self) -> bool:
         return self.link.is_wanted and self.config.reads_plasticity()
