@@ -125,7 +125,8 @@ def test_what_a_step_costs_from_the_cache_and_what_it_keeps_are_reported(monkeyp
     report = examine(convolutions(), images, loader=loader, modules=["0", "1", "2", "5"], rounds=3)
     assert [saving.sample_bytes for saving in report.savings] == [8 * 24 * 24 * 4] * 2 + [8 * 4], "pooled at the end"
     assert all(saving.cached is not None and saving.reason is None for saving in report.savings)
-    # The convolutions are a third of a step where they are frozen, since nothing goes backward, and none of it here.
+    # Frozen convolutions leave a third of a step, since nothing goes backward through them. From the cache they cost
+    # nothing.
     assert 0.3 < report.savings[2].ratio < 0.4 and report.savings[2].cached < 0.01
     assert report.loading is not None and report.loading.samples == 8 and report.loading.batch > 0
     text = str(report)

@@ -9,7 +9,7 @@ from egeria.cache.model_call import Call, UnusualCall
 from egeria.cache.padding import Padding
 
 _REMEMBERED = 256  # samples of the first round
-_REMEMBERED_LATER = 64  # samples of each later round, which is remembered at once
+_REMEMBERED_LATER = 64  # samples of each later round
 # Texts are looked at as if they were padded to this length; what comes behind it makes no difference.
 _LENGTH = 512
 # The answer is known when this many of the remembered samples have come again.
@@ -50,10 +50,11 @@ class Repeats:
             return
         self._batches += 1
         again = [row for row, sample in enumerate(ids) if sample in self._hashes]
-        if self._is_full and not again:
-            return
         most = _REMEMBERED if self.known is None else _REMEMBERED_LATER
-        rows = again or list(range(len(ids)))[: most - len(self._hashes)]
+        room = 0 if self._is_full else most - len(self._hashes)
+        rows = again or list(range(min(room, len(ids))))
+        if not rows:
+            return
         try:
             hashes = _hashes(Call(args, kwargs, len(ids)), rows)
         except UnusualCall:
