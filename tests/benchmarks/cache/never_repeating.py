@@ -152,7 +152,7 @@ def data_set(arguments: argparse.Namespace) -> Any:
 def train(arguments: argparse.Namespace) -> None:
     """A round: both trainings, in a process of their own. Its report has one entry by epoch.
 
-    The first training to attach pays for what Python imports then, so it is the plain one, for which that is not counted.
+    The first training to attach pays for what Python imports then. So it is the plain one, where that is not counted.
     """
     import torch
 
@@ -205,7 +205,8 @@ def compare(arguments: argparse.Namespace, form: str, scratch: pathlib.Path, rec
         print(f"  {name:12}", spread(ratios[name]))
         recording.add(form, percents(ratios[name]), "%", column=name)
     late = max(report["offered"][-1] - report["offered"][0] for report in rounds)
-    print(f"  written in the first epoch {rounds[0]['offered'][0]}, later {late}; {rounds[0]['state'][:60]}", flush=True)
+    early, state = rounds[0]["offered"][0], rounds[0]["state"][:60]
+    print(f"  written in the first epoch {early}, later {late}; {state}", flush=True)
     return same and sorted(ratios["all"])[len(rounds) // 2] <= MOST
 
 
