@@ -85,6 +85,9 @@ class Training:
         """Trains on a batch; after the last one, the call ends the training."""
         import torch
 
+        import egeria
+
+        egeria.data.current().forget()  # Nobody takes a batch where there is no cache, as where a loop runs ahead.
         torch.set_rng_state(self._random_state)
         begin = time.thread_time()
         next(self._steps, None)
