@@ -61,7 +61,7 @@ class Training:
 
     Attributes:
       attaching: seconds of the thread's processor time in which Egeria was attached.
-      seconds: the same of each epoch. What ends an epoch counts with the next one's first step.
+      seconds: the same of each epoch, whose end counts with the next one's first step.
       offered: samples offered to the cache by the end of each epoch.
       weights: the digest of the trained weights, at the end.
       state: the cache's last word on whether it writes.
