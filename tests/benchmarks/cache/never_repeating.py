@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import pathlib
 import random
@@ -31,6 +32,13 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests"), str(ROOT)]
 
+import cifar_resnet
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, Dataset
+
+import egeria
 from benchmarks.cache.frozen_backbone import spread
 from benchmarks.cache.side_by_side import HUGE_PAGES, EpochClock
 from benchmarks.recording import Recording, add_record_option, percents
@@ -67,9 +75,7 @@ class Training:
       state: the cache's last word on whether it writes.
     """
 
-    def __init__(self, arguments: argparse.Namespace, cache: pathlib.Path | None):
-        import torch
-
+    def __init__(self, arguments: argparse.Namespace, cache: str):
         self.attaching = 0.0
         self.seconds: list[float] = []
         self.offered: list[int] = []
@@ -83,11 +89,8 @@ class Training:
 
     def step(self) -> None:
         """Trains on a batch; after the last one, the call ends the training."""
-        import torch
-
-        import egeria
-
-        egeria.data.current().forget()  # Nobody takes a batch where there is no cache, as where a loop runs ahead.
+        # Without a cache nobody takes the other training's batch, and a batch left over means that a loop runs ahead.
+        egeria.data.current().forget()
         torch.set_rng_state(self._random_state)
         begin = time.thread_time()
         next(self._steps, None)
@@ -95,19 +98,11 @@ class Training:
         self._random_state = torch.get_rng_state()
 
     def _train(self) -> Iterator[None]:
-        import cifar_resnet
-        import torch
-        import torch.nn.functional as F
-        from torch.utils.data import DataLoader
-
-        import egeria
-
         arguments = self._arguments
         model = cifar_resnet.ResNet(arguments.depth)
         loader = egeria.data.wrap(DataLoader(data_set(arguments), arguments.batch_size, shuffle=True))
         optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-        cache = str(self._cache) if self._cache else "none"
-        config = egeria.Config(controller="none", cache=cache, plans=[(2, arguments.frozen)])
+        config = egeria.Config(controller="none", cache=self._cache, plans=[(2, arguments.frozen)])
         begin = time.thread_time()
         with egeria.attach(model, optimizer, config=config, total_steps=arguments.epochs * len(loader)) as session:
             self.attaching = time.thread_time() - begin
@@ -128,26 +123,25 @@ class Training:
         self.weights = weights.hexdigest()
 
 
-def data_set(arguments: argparse.Namespace) -> Any:
+class Noisy(Dataset):
+    """Images with noise from a generator of their own."""
+
+    def __init__(self, images: Dataset):
+        self.images = images
+        self.generator = np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = self.images[index]
+        return image + 0.1 * torch.from_numpy(self.generator.standard_normal(image.shape, np.float32)), label
+
+
+def data_set(arguments: argparse.Namespace) -> Dataset:
     """CIFAR-10, augmented in the form "loader"; in the form "generator" with noise from a generator of its own."""
-    import cifar_resnet
-    import numpy as np
-    import torch
-    from torch.utils.data import Dataset
-
-    class Noisy(Dataset):
-        def __init__(self, images: Dataset):
-            self.images = images
-            self.generator = np.random.default_rng(0)
-
-        def __len__(self) -> int:
-            return len(self.images)
-
-        def __getitem__(self, index: int) -> Any:
-            image, label = self.images[index]
-            return image + 0.1 * torch.from_numpy(self.generator.standard_normal(image.shape, np.float32)), label
-
-    files = [arguments.data / f"data_batch_{number}.bin" for number in range(1, 1 + -(-arguments.samples // 10_000))]
+    numbers = range(1, 1 + math.ceil(arguments.samples / 10_000))
+    files = [arguments.data / f"data_batch_{number}.bin" for number in numbers]
     images = cifar_resnet.Cifar10(files, arguments.form == "loader", arguments.samples)
     return Noisy(images) if arguments.form == "generator" else images
 
@@ -157,27 +151,21 @@ def train(arguments: argparse.Namespace) -> None:
 
     The first training to attach pays for what Python imports then. So it is the plain one, where that is not counted.
     """
-    import torch
-
     torch.set_num_threads(1)
     folder = arguments.job / "cache"
-    plain, cached = Training(arguments, None), Training(arguments, None if arguments.null else folder)
+    plain, cached = Training(arguments, "none"), Training(arguments, "none" if arguments.null else str(folder))
     order = random.Random(0)
     clock = EpochClock(folder)
     clock.begin()
-    begin = time.thread_time()
-    others = []
     for _ in range(arguments.epochs):
-        for _ in range(-(-arguments.samples // arguments.batch_size)):
+        for _ in range(math.ceil(arguments.samples / arguments.batch_size)):
             for training in order.sample((plain, cached), 2):
                 training.step()
         clock.end_epoch()
-        now = time.thread_time()
-        others.append(clock.epochs[-1]["processor"] - (now - begin) + clock.epochs[-1]["daemon"])
-        begin = now
     for training in (plain, cached):
         training.step()
     cached.seconds[0] += cached.attaching
+    others = [epoch["processor"] - epoch["thread"] + epoch["daemon"] for epoch in clock.epochs]
     report = {
         "plain": plain.seconds,
         "cached": [own + other for own, other in zip(cached.seconds, others)],

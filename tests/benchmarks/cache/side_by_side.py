@@ -39,7 +39,8 @@ class StepTurns:
 
 
 class EpochClock:
-    """Takes the processor time of this process, and of the cache's daemon in a folder, at the end of each epoch."""
+    """Takes the processor time of this process, of the calling thread alone, and of the cache's daemon in a folder, at
+    the end of each epoch."""
 
     def __init__(self, folder: pathlib.Path):
         self.epochs: list[dict[str, float]] = []
@@ -55,7 +56,7 @@ class EpochClock:
         self.epochs.append({name: value - before[name] for name, value in self._at.items()})
 
     def _now(self) -> dict[str, float]:
-        return {"processor": time.process_time(), "daemon": self._daemon_seconds()}
+        return {"processor": time.process_time(), "thread": time.thread_time(), "daemon": self._daemon_seconds()}
 
     def _daemon_seconds(self) -> float:
         total = 0.0
