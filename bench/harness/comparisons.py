@@ -20,6 +20,8 @@ from bench.harness.task import Quality
 STOP = "stop"
 # The controls that are runs of their own, in a policy's share of the plain run's steps.
 RUN_CONTROLS = tuple(kind for kind in Kind if kind.value in ("short", "horizon", "drop", "drop-raised"))
+# A control with so many seeds has an interval, so that further seeds of a policy alone do not make it disappear.
+ENOUGH_SEEDS = 3
 
 # In the points of a curve, beside scores.
 _NO_SCORES = ("step", "seconds", "processor_seconds")
@@ -145,7 +147,7 @@ def quality_at(record: Record, quality: Quality, seconds: float) -> float:
 
 def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
     """A policy's run against stopping, and against the other controls. A control that was run for half of the seeds or
-    more counts over those that have it."""
+    for ENOUGH_SEEDS counts over those that have it."""
     pairs = runs.pairs(label)
     if not pairs:
         return []
@@ -166,13 +168,13 @@ def duels(runs: Group, label: str, quality: Quality) -> list[Duel]:
 def _having(
     pairs: Sequence[tuple[Record, Record]], controls: Sequence[Record | None]
 ) -> list[tuple[tuple[Record, Record], Record]]:
-    """Returns the pairs that have a control, each with it; none where it was run for less than half.
+    """Returns the pairs that have a control, each with it; none where it was run for less than half and too few seeds.
 
     A plain run that stands for a control is no run of it. It counts where all pairs have one or the other.
     """
     found = [(pair, control) for pair, control in zip(pairs, controls) if control is not None]
     run = sum(control is not plain for (_, plain), control in found)
-    return found if len(found) == len(pairs) or 2 * run >= len(pairs) else []
+    return found if len(found) == len(pairs) or run >= min(ENOUGH_SEEDS, len(pairs) / 2) else []
 
 
 def strongest(fought: Sequence[Duel]) -> Duel:

@@ -215,6 +215,13 @@ def test_a_control_that_not_all_seeds_have_counts_over_those_that_have_it():
     assert "short" not in {duel.control for duel in comparisons.duels(group(*entries), "auto", LOSS)}
 
 
+def test_a_control_of_enough_seeds_stays_however_many_a_policy_has():
+    entries = [run for seed in range(8) for run in (plain(seed, 0.2), record("auto", seed, 0.21, 90))]
+    entries += [record("short 0.90", seed, 0.19, 90, "short") for seed in range(comparisons.ENOUGH_SEEDS)]
+    by_control = {duel.control: duel for duel in comparisons.duels(group(*entries), "auto", LOSS)}
+    assert by_control["short"].gain.count == comparisons.ENOUGH_SEEDS
+
+
 def test_layer_wise_decay_is_stopped_at_the_policys_time():
     entries = [plain(0, 0.2), record("auto", 0, 0.19, 75), record("decay 0.9", 0, 0.1, 100, "decay")]
     by_control = {duel.control: duel for duel in comparisons.duels(group(*entries), "auto", LOSS)}

@@ -10,12 +10,15 @@ take turns on one thread: blocks of steps, in an order that rotates. A block's t
 thread's processor time, loading included; a ratio is taken within a round of blocks. Forms are made before that.
 
 "exact" computes frozen layers as they are, in evaluation mode, since a plan has frozen them. "hand" is the training
-without Egeria, whose script has set requires_grad to False and left batch normalisation in training mode.
+without Egeria, whose script has set requires_grad to False and left batch normalisation in training mode. "products" is
+no training: it multiplies large matrices, with as many multiplications as a forward pass has. The processor does these
+fastest, so it says what a form in float32 could reach at best.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import pathlib
 import statistics
@@ -29,6 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.flop_counter import FlopCounterMode
 
 import egeria
 
@@ -39,7 +43,8 @@ from cifar_resnet import ResNet  # noqa: E402  pylint: disable=wrong-import-posi
 from benchmarks.recording import Recording, add_record_option, percents  # pylint: disable=wrong-import-position
 
 BY_HAND = "hand"
-KINDS = ("exact", "fused", "bf16", BY_HAND)
+PRODUCTS = "products"
+KINDS = ("exact", "fused", "bf16", BY_HAND, PRODUCTS)
 _MOST_STEPS_BEFORE = 200
 
 
@@ -59,10 +64,9 @@ class Images(Dataset):
 
 
 class Training:
-    """One of the trainings, in its own process."""
+    """One of the trainings."""
 
     def __init__(self, form: str, depth: int, batch: int):
-        torch.set_num_threads(1)
         torch.manual_seed(0)
         self.model = ResNet(depth)
         self.form = form
@@ -98,10 +102,44 @@ class Training:
             if step > 5 and (self.form == "exact" or (form is not None and form["difference"] is not None)):
                 return
 
+    def end(self) -> Any:
+        """Returns what the session says of the form; None without a session."""
+        if self.session is None:
+            return None
+        form = self.session.summary()["frozen_forward"]
+        self.session.close(finished=False)
+        return form
+
     @staticmethod
     def _endless(loader: DataLoader) -> Iterator[tuple[Tensor, Tensor]]:
         while True:
             yield from loader
+
+
+class Products:
+    """Products of matrices, with as many multiplications as a forward pass of a training."""
+
+    SIDE = 768
+
+    def __init__(self, depth: int, batch: int):
+        with FlopCounterMode(display=False) as counter, torch.device("meta"), torch.no_grad():
+            ResNet(depth)(torch.empty(batch, 3, 32, 32))
+        self._products = counter.get_total_flops() / (2 * self.SIDE**3)
+        self._left, self._right, self._out = torch.randn(3, self.SIDE, self.SIDE)
+
+    def step(self) -> float:
+        """Returns seconds."""
+        whole = math.ceil(self._products)
+        begin = time.thread_time()
+        for _ in range(whole):
+            torch.mm(self._left, self._right, out=self._out)
+        return (time.thread_time() - begin) * self._products / whole
+
+    def prepare(self) -> None:
+        self.step()
+
+    def end(self) -> None:
+        return None
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -116,16 +154,13 @@ def parse_arguments() -> argparse.Namespace:
 
 def serve(line: Connection, form: str, depth: int, batch: int) -> None:
     """Runs blocks of as many steps as `line` asks for, and gives the median; at the end, what the session says."""
-    training = Training(form, depth, batch)
-    training.prepare()
+    torch.set_num_threads(1)
+    runs = Products(depth, batch) if form == PRODUCTS else Training(form, depth, batch)
+    runs.prepare()
     line.send(None)
     while (steps := line.recv()) > 0:
-        line.send(statistics.median(training.step() for _ in range(steps)))
-    if training.session is None:
-        line.send(None)
-        return
-    line.send(training.session.summary()["frozen_forward"])
-    training.session.close(finished=False)
+        line.send(statistics.median(runs.step() for _ in range(steps)))
+    line.send(runs.end())
 
 
 def ask(line: Connection, steps: int) -> Any:
@@ -152,7 +187,7 @@ def main() -> None:
     for form in KINDS:
         times = [1e3 * times[form] for times in rounds]
         recording.add(form, times, "ms", "a step")
-        print(f"{form:6} {statistics.median(times):7.1f} ms a step ({min(times):.1f} to {max(times):.1f})", end="")
+        print(f"{form:8} {statistics.median(times):7.1f} ms a step ({min(times):.1f} to {max(times):.1f})", end="")
         for other in ("exact", BY_HAND):
             ratios = [times[form] / times[other] for times in rounds]
             recording.add(form, percents(ratios), "%", f"of {other}")
