@@ -144,12 +144,17 @@ class Products:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--forms", default=",".join(KINDS), help="default %(default)s")
     parser.add_argument("--depth", type=int, default=56)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=5, help="of a block (default 5)")
     add_record_option(parser)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.forms = arguments.forms.split(",")
+    if not {"exact"} <= set(arguments.forms) <= set(KINDS):
+        parser.error(f"--forms takes exact, and any other of {', '.join(KINDS)}")
+    return arguments
 
 
 def serve(line: Connection, form: str, depth: int, batch: int) -> None:
@@ -173,7 +178,7 @@ def main() -> None:
     context = multiprocessing.get_context("spawn")
     lines: dict[str, Connection] = {}
     processes = []
-    for form in KINDS:
+    for form in arguments.forms:
         lines[form], theirs = context.Pipe()
         arguments_of_process = theirs, form, arguments.depth, arguments.batch
         processes.append(context.Process(target=serve, args=arguments_of_process, daemon=True))
@@ -181,14 +186,15 @@ def main() -> None:
         lines[form].recv()  # it is prepared
     rounds: list[dict[str, float]] = []
     for number in range(arguments.rounds):
-        turns = KINDS[number % len(KINDS) :] + KINDS[: number % len(KINDS)]
+        first = number % len(arguments.forms)
+        turns = arguments.forms[first:] + arguments.forms[:first]
         rounds.append({form: ask(lines[form], arguments.steps) for form in turns})
     recording = Recording("form")
-    for form in KINDS:
+    for form in arguments.forms:
         times = [1e3 * times[form] for times in rounds]
         recording.add(form, times, "ms", "a step")
         print(f"{form:8} {statistics.median(times):7.1f} ms a step ({min(times):.1f} to {max(times):.1f})", end="")
-        for other in ("exact", BY_HAND):
+        for other in [other for other in ("exact", BY_HAND) if other in arguments.forms]:
             ratios = [times[form] / times[other] for times in rounds]
             recording.add(form, percents(ratios), "%", f"of {other}")
             print(f", over {other} {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})", end="")
