@@ -190,11 +190,12 @@ def main() -> None:
         turns = arguments.forms[first:] + arguments.forms[:first]
         rounds.append({form: ask(lines[form], arguments.steps) for form in turns})
     recording = Recording("form")
+    others = [form for form in ("exact", BY_HAND) if form in arguments.forms]
     for form in arguments.forms:
         times = [1e3 * times[form] for times in rounds]
         recording.add(form, times, "ms", "a step")
         print(f"{form:8} {statistics.median(times):7.1f} ms a step ({min(times):.1f} to {max(times):.1f})", end="")
-        for other in [other for other in ("exact", BY_HAND) if other in arguments.forms]:
+        for other in others:
             ratios = [times[form] / times[other] for times in rounds]
             recording.add(form, percents(ratios), "%", f"of {other}")
             print(f", over {other} {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})", end="")
