@@ -27,6 +27,7 @@ class Job:
       turns: address of the TurnGiver of the runs that are trained at the same time, or None; and steps of a turn.
       settings: values of the task's settings that differ from its profile's.
       nudged: whether weights start a rounding step off, which tells how far trainings come apart by nothing.
+      variables: of the ranks' environment, by name, beside those that all runs have.
     """
 
     task: str
@@ -43,6 +44,7 @@ class Job:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     nudged: bool = False
     cache: str | None = None
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def write(self) -> pathlib.Path:
         """Returns the file that read() takes."""
@@ -67,7 +69,7 @@ def run_job(job: Job, ranks: int) -> dict[str, Any]:
     Raises:
       BenchError: [RUN_FAILED] a rank ended with an error; the end of the log is in the message.
     """
-    run_ranks([str(job.write())], ranks, pathlib.Path(job.folder) / "ranks.log")
+    run_ranks([str(job.write())], ranks, pathlib.Path(job.folder) / "ranks.log", job.variables)
     return json.loads(job.result_file.read_text(encoding="utf-8"))
 
 

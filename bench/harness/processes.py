@@ -140,8 +140,8 @@ class Cache(_Daemon):
         super().__init__(folder, f"unix:{folder}/cache.sock", ["--folder", folder / "cache", "--log-level", "warning"])
 
 
-def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, threads: int = 1) -> None:
-    """Runs the ranks of a job to their end.
+def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, variables: Mapping[str, str]) -> None:
+    """Runs the ranks of a job to their end, with these variables in their environment.
 
     Raises:
       BenchError: [RUN_FAILED] a rank ended with an error; the end of the log is in the message.
@@ -149,7 +149,7 @@ def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, thre
     root = str(pathlib.Path(__file__).resolve().parents[2])
     environment = dict(
         os.environ,
-        OMP_NUM_THREADS=str(threads),
+        OMP_NUM_THREADS="1",
         PYTHONUNBUFFERED="1",
         PYTHONFAULTHANDLER="1",
         TOKENIZERS_PARALLELISM="false",
@@ -157,6 +157,7 @@ def run_ranks(arguments: Sequence[str], ranks: int, log_file: pathlib.Path, thre
     )
     for name in [name for name in environment if name.startswith("EGERIA_") and name not in ("EGERIA_BIN",)]:
         del environment[name]  # a run is configured by its record alone
+    environment.update(variables)
     process = start_ranks(arguments, ranks, log_file, environment)
     try:
         code = process.wait()

@@ -14,6 +14,13 @@ from bench.harness.errors import BenchError
 
 _GO, _DONE = b"g", b"d"
 _Report = TypeVar("_Report")
+_Kind = TypeVar("_Kind")
+
+
+def in_rotation(kinds: Sequence[_Kind], number: int) -> list[_Kind]:
+    """Returns these in the order of a round: each round begins with what came second in the round before."""
+    first = number % len(kinds)
+    return [*kinds[first:], *kinds[:first]]
 
 
 class TurnGiver:

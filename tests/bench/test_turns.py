@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from bench.harness.errors import BenchError
-from bench.harness.turns import TurnGiver, Turns
+from bench.harness.turns import TurnGiver, Turns, in_rotation
 from benchmarks.interleaved import main
 
 
@@ -47,6 +47,10 @@ def test_whoever_waits_when_all_is_over_is_told(tmp_path: pathlib.Path):
         turns = Turns(giver.address)  # the other one never comes
     with pytest.raises(BenchError, match="NO_TURN"), turns.taken():
         pass
+
+
+def test_each_round_begins_one_place_later():
+    assert [in_rotation("abc", number) for number in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
 
 
 def interleaved(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -37,9 +37,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import egeria
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
 from cifar_resnet import ResNet  # noqa: E402  pylint: disable=wrong-import-position
 
+from bench.harness.turns import in_rotation
 from benchmarks.recording import Recording, add_record_option, percents  # pylint: disable=wrong-import-position
 
 BY_HAND = "hand"
@@ -186,9 +187,7 @@ def main() -> None:
         lines[form].recv()  # it is prepared
     rounds: list[dict[str, float]] = []
     for number in range(arguments.rounds):
-        first = number % len(arguments.forms)
-        turns = arguments.forms[first:] + arguments.forms[:first]
-        rounds.append({form: ask(lines[form], arguments.steps) for form in turns})
+        rounds.append({form: ask(lines[form], arguments.steps) for form in in_rotation(arguments.forms, number)})
     recording = Recording("form")
     others = [form for form in ("exact", BY_HAND) if form in arguments.forms]
     for form in arguments.forms:

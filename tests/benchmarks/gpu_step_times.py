@@ -33,6 +33,7 @@ from harness import Controller
 from torch import Tensor, nn
 
 import egeria
+from bench.harness.turns import in_rotation
 from benchmarks.recording import Recording, add_record_option, percents
 from egeria import data
 
@@ -173,8 +174,10 @@ def measure(arguments: argparse.Namespace, controller: Controller, cache: Daemon
         time.sleep(0.5)
     times: list[dict[str, float]] = []
     for turn in range(arguments.rounds + 1):
-        order = [list(kinds)[(turn + place) % len(kinds)] for place in range(len(kinds))]
-        measured = {kind: timed(problem.device, lambda kind=kind: kinds[kind].steps(arguments.steps)) for kind in order}
+        measured = {
+            kind: timed(problem.device, lambda kind=kind: kinds[kind].steps(arguments.steps))
+            for kind in in_rotation(list(kinds), turn)
+        }
         if turn > 0:
             times.append({kind: seconds / arguments.steps for kind, seconds in measured.items()})
     told = {}

@@ -26,8 +26,9 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "worker" / "python" / "examples"), str(ROOT / "tests")]
 
+from bench.harness.turns import in_rotation
 from benchmarks.recording import Recording, add_record_option, percents
 
 
@@ -101,8 +102,7 @@ def train(arguments: argparse.Namespace) -> None:
 
     times = []
     for turn in range(arguments.rounds + 1):
-        order = [list(kinds)[(turn + place) % len(kinds)] for place in range(len(kinds))]
-        measured = {kind: block(kind) for kind in order}
+        measured = {kind: block(kind) for kind in in_rotation(list(kinds), turn)}
         if turn > 0:
             times.append(measured)
     assert losses["plain"] == losses["again"] == losses["observe"], "observe changed the training"

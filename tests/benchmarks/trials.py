@@ -12,7 +12,6 @@ says in how many of the trials freezing falls behind.
 from __future__ import annotations
 
 import argparse
-import os
 import pathlib
 import sys
 import tempfile
@@ -50,8 +49,8 @@ def train(arguments: argparse.Namespace, task: str, seed: int, steps: int, freez
         report = pathlib.Path(folder) / "report.json"
         run = policy_run(arguments.policy, arguments.policy, {}, 1.0)
         data = None if arguments.data is None else str(arguments.data.resolve())
-        job = Job(task, "small", seed, run, data, None, None, {}, folder)
-        os.environ[VARIABLE] = Trial(steps, str(report), freezes).in_environment()
+        variables = {VARIABLE: Trial(steps, str(report), freezes).in_environment()}
+        job = Job(task, "small", seed, run, data, None, None, {}, folder, variables=variables)
         try:
             run_job_by_itself(job, 2)
         except (BenchError, OSError):  # the ranks have ended before their result

@@ -38,9 +38,10 @@ from egeria.cache.model_call import Call
 from egeria.data import current, wrap
 
 TESTS = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TESTS), str(TESTS / "worker" / "python" / "support")]
+sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "worker" / "python" / "support")]
 from cache_daemon import Daemon, wait_until_kept
 
+from bench.harness.turns import in_rotation
 from benchmarks.recording import Recording, add_record_option, percents
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.thread_time}
@@ -198,8 +199,7 @@ def measure(name: str, prefix: int, arguments: argparse.Namespace, daemon: Daemo
     rounds = []
     for turn in range(arguments.rounds):
         seconds = {}
-        for place in range(len(KINDS)):
-            kind = KINDS[(turn + place) % len(KINDS)]
+        for kind in in_rotation(KINDS, turn):
             steps = [trainings[kind].step() for _ in range(arguments.unmeasured + arguments.steps)]
             seconds[kind] = statistics.median(steps[arguments.unmeasured :])
         rounds.append(seconds)

@@ -26,8 +26,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from bench.harness.turns import in_rotation
 from benchmarks.recording import Recording, add_record_option, percents
 
 FORMS = ("plain", "cached", "skip_loading", "features")
@@ -210,7 +212,7 @@ def main() -> int:
     rounds: list[dict[str, dict[str, Any]]] = []
     same = True
     for number in range(arguments.rounds):
-        order = FORMS[number % len(FORMS) :] + FORMS[: number % len(FORMS)]
+        order = in_rotation(FORMS, number)
         with tempfile.TemporaryDirectory() as scratch:
             reports = {form: run(form, pathlib.Path(scratch) / form) for form in order}
         rounds.append(reports)
