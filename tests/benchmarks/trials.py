@@ -25,6 +25,7 @@ from bench.harness.errors import BenchError
 from bench.harness.job import Job, run_job_by_itself
 from bench.harness.runs import policy_run
 from benchmarks.recording import Recording, add_record_option, percents
+from egeria.errors import EgeriaError
 from egeria.training.trial import VARIABLE, Trial
 from egeria.trial.command import describe
 from egeria.trial.comparison import Comparison, Reported, compare
@@ -80,7 +81,7 @@ def main() -> int:
             recording.add(
                 title, [sum(one.falls_behind for one in found)], "", f"trials of {len(found)} that fall behind"
             )
-    except BenchError as error:
+    except (BenchError, EgeriaError) as error:
         print(error, file=sys.stderr)
         return 1
     recording.write(arguments.record, len(arguments.seeds))
