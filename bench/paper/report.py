@@ -435,11 +435,11 @@ class _Page:
             if won
             else "**Verdict.** No run beats both controls."
         )
-        if self._duels and (nearest := max(duel.over_stop for duel in self._duels)) < 0:
-            farthest = min(duel.over_stop for duel in self._duels)
+        if lost := [duel for duel in self._duels if duel.over_stop < 0]:
+            behind = sorted(-duel.over_stop for duel in lost)
             text += (
-                f" Stopping the plain run then is better than each of them, by {-nearest:.2f} to {-farthest:.2f} "
-                f"{self._task.quality.unit}."
+                f" Stopping the plain run then is better than {_listed([duel.label for duel in lost])}, "
+                f"by {behind[0]:.2f} to {behind[-1]:.2f} {self._task.quality.unit}."
             )
         unknown = [duel.label for duel in self._duels if duel not in known]
         text += f" No shorter schedule has been trained beside {_listed(unknown)}." if unknown else ""
@@ -494,8 +494,8 @@ def _timeline_verdict(label: str, record: Mapping[str, Any], drops: Sequence[int
         after = [step - begin for step in frozen if begin < step < end]
         delays.append(f"{min(after)} steps into phase {phase}" if after else f"never in phase {phase}")
     return (
-        f"**Verdict, {label}.** It froze {len(switches) - len(thaws)} times and thawed {len(thaws)} times. Its first "
-        f"freeze came {', '.join(delays)}. "
+        f"**Verdict, {label}.** It froze {_times(len(switches) - len(thaws))} and thawed {_times(len(thaws))}. "
+        f"Its first freeze came {', '.join(delays)}. "
         f"On average {100 * record['frozen_share']:.1f} % of the parameters were frozen."
     )
 
@@ -511,6 +511,10 @@ def _row_before(steps: Sequence[int], rows: Sequence[Sequence[float]], end: int)
 def _beside(gain: Spread, unit: str) -> str:
     half_width = "" if gain.half_width is None else f" ± {gain.half_width:.2f}"
     return f"{abs(gain.mean):.2f}{half_width} {unit} {'above' if gain.mean >= 0 else 'below'}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _listed(names: Sequence[str]) -> str:

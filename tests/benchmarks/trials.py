@@ -38,7 +38,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", type=list_of(str), default=TASKS, metavar="TASK[,TASK...]")
     parser.add_argument("--data", type=pathlib.Path)
     parser.add_argument("--seeds", type=list_of(int), default=[0, 1, 2], metavar="N[,N...]")
-    parser.add_argument("--part", type=float, default=0.1, help="of the steps (default 0.1)")
+    parser.add_argument("--part", type=float, default=0.2, help="of the steps (default 0.2)")
     parser.add_argument("--policy", default="finetune")
     add_record_option(parser)
     return parser.parse_args()
