@@ -6,7 +6,8 @@ Needs the package (PYTHONPATH=build/dev/python).
 
 Each trial trains the first part of the steps twice, with the policy observing and with it freezing. The table has the
 mean loss of the later half of these steps over the plain one: the median of the seeds, the least and the most. It also
-says in how many of the trials freezing falls behind.
+says in how many of the trials freezing falls behind. It has the same for shorter trials, which are the first steps of
+the longest one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", type=list_of(str), default=TASKS, metavar="TASK[,TASK...]")
     parser.add_argument("--data", type=pathlib.Path)
     parser.add_argument("--seeds", type=list_of(int), default=[0, 1, 2], metavar="N[,N...]")
-    parser.add_argument("--part", type=float, default=0.2, help="of the steps (default 0.2)")
+    parser.add_argument("--parts", type=list_of(float), default=[0.1, 0.2], help="of the steps (default 0.1,0.2)")
     parser.add_argument("--policy", default="finetune")
     add_record_option(parser)
     return parser.parse_args()
@@ -60,10 +61,17 @@ def train(arguments: argparse.Namespace, task: str, seed: int, steps: int, freez
         return Reported.read(report)
 
 
-def try_task(arguments: argparse.Namespace, name: str, seed: int) -> Comparison:
-    task = tasks.create(name, "small", arguments.data)
-    steps = round(arguments.part * task.profile.steps)
-    return compare(*(train(arguments, name, seed, steps, freezes) for freezes in (False, True)))
+def shortened(reported: Reported, steps: int) -> Reported:
+    """Returns what a trial of so many steps would have reported."""
+    losses = {step: loss for step, loss in reported.losses.items() if step <= steps}
+    return Reported(losses, reported.modules, [switch for switch in reported.switches if switch[0] <= steps])
+
+
+def try_task(arguments: argparse.Namespace, name: str, seed: int) -> dict[float, Comparison]:
+    """Returns the comparisons by their part of the steps."""
+    whole = tasks.create(name, "small", arguments.data).profile.steps
+    trained = [train(arguments, name, seed, round(max(arguments.parts) * whole), freezes) for freezes in (False, True)]
+    return {part: compare(*(shortened(one, round(part * whole)) for one in trained)) for part in arguments.parts}
 
 
 def main() -> int:
@@ -74,13 +82,14 @@ def main() -> int:
             found = []
             for seed in arguments.seeds:
                 found.append(try_task(arguments, name, seed))
-                print(f"{name}, seed {seed}: {describe(found[-1])}", flush=True)
+                for comparison in found[-1].values():
+                    print(f"{name}, seed {seed}: {describe(comparison)}", flush=True)
             title = tasks.task_class(name).title
-            over = [comparison.over for comparison in found]
-            recording.add(title, percents(over), "%", "loss of the first steps, over plain")
-            recording.add(
-                title, [sum(one.falls_behind for one in found)], "", f"trials of {len(found)} that fall behind"
-            )
+            for part in arguments.parts:
+                tried = [comparisons[part] for comparisons in found]
+                steps = f"{100 * part:g} % of the steps"
+                recording.add(title, percents([one.over for one in tried]), "%", f"{steps}: loss over plain")
+                recording.add(title, [sum(one.falls_behind for one in tried)], "", f"{steps}: falls behind")
     except (BenchError, EgeriaError) as error:
         print(error, file=sys.stderr)
         return 1
