@@ -11,7 +11,7 @@ _SETTINGS = {
     "size": 16,
     "training": 5_000,
     "testing": 5_000,
-    "rate": 0.1,
+    "rate": 0.2,
     "weight_decay": 5e-4,
     "shift": 2,
 }
