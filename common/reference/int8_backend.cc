@@ -1,3 +1,9 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/all.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
@@ -35,6 +41,28 @@ struct Int8Ops {
     return CheckAvailable({&prepack_convolution, &convolution, &convolution_sum, &prepack_linear, &linear});
   }
 };
+
+// Processors without VNNI instructions add the products of two neighbours in 16 bits. These overflow, silently, where
+// bytes and weights are large and of one sign: 2 * 255 * 127 is above 2^15. Weights of seven bits keep them below.
+constexpr int kLargestWeight = 127;
+constexpr int kLargestWeightOfPairs = 64;
+
+// The largest size of a weight with which oneDNN's sums are exact on this processor, found by such a sum. May throw.
+int LargestWeight() {
+  static const int largest = [] {
+    constexpr int kRows = 8, kWidth = 384;
+    const at::Tensor bytes = at::full({kRows, kWidth}, 255, at::kByte);
+    const at::Tensor weight = at::full({kRows, kWidth}, kLargestWeight, at::kChar);
+    const Int8Ops& ops = Int8Ops::Get();
+    const at::Tensor sums =
+        ops.linear(bytes, 1.0, int64_t{0}, ops.prepack_linear(weight, c10::IValue()), at::ones({kRows}),
+                   at::zeros({kRows}, at::kInt), c10::IValue(), 1.0, int64_t{0}, static_cast<int64_t>(at::kFloat),
+                   std::string("none"), ScalarList({}), std::string("none"));
+    const float exact = 255.0f * kLargestWeight * kWidth;
+    return at::all(at::eq(sums, exact)).item<bool>() ? kLargestWeight : kLargestWeightOfPairs;
+  }();
+  return largest;
+}
 
 // A group with its weights in 8 bits. Slots are those of the program: quantised values have their own.
 struct PackedGroup {
@@ -240,7 +268,7 @@ class Packer {
   }
 
   void PackWeight(const FusedGroup& group, const at::Tensor& weight, PackedGroup* packed) const {
-    const QuantizedWeight quantized = QuantizeWeight(weight);
+    const QuantizedWeight quantized = QuantizeWeight(weight, LargestWeight());
     packed->scales = quantized.scales;
     packed->zero_points = quantized.zero_points;
     const Int8Ops& ops = Int8Ops::Get();

@@ -148,12 +148,12 @@ void CountSaturated(const at::Tensor& bytes, const QuantizationParameters& param
   count->saturated += BestKernels().count_ends(bytes.const_data_ptr<uint8_t>(), bytes.numel(), low, 255);
 }
 
-QuantizedWeight QuantizeWeight(const at::Tensor& weight) {
+QuantizedWeight QuantizeWeight(const at::Tensor& weight, int largest) {
   QuantizedWeight quantized;
-  quantized.scales = at::clamp_min(at::amax(at::abs(weight.flatten(1)), 1), 1e-12).div(127).to(at::kFloat);
+  quantized.scales = at::clamp_min(at::amax(at::abs(weight.flatten(1)), 1), 1e-12).div(largest).to(at::kFloat);
   std::vector<int64_t> broadcast(weight.dim(), 1);
   broadcast[0] = -1;
-  quantized.values = at::clamp(at::round(weight / quantized.scales.view(broadcast)), -127, 127).to(at::kChar);
+  quantized.values = at::clamp(at::round(weight / quantized.scales.view(broadcast)), -largest, largest).to(at::kChar);
   quantized.zero_points = at::zeros({quantized.scales.numel()}, at::kInt);
   return quantized;
 }

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/abs.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/randn.h>
@@ -62,6 +63,12 @@ double SpLoss(const at::Tensor& a, const at::Tensor& b) {
   const auto loss = plasticity::SpLoss(span(ga), span(gb), a.size(0));
   EXPECT_TRUE(loss.ok()) << loss.status();
   return loss.value_or(1e9);
+}
+
+double RelativeError(const at::Tensor& found, const at::Tensor& expected) {
+  const c10::InferenceMode inference;
+  EXPECT_EQ(found.sizes(), expected.sizes());
+  return (found - expected).norm().item<double>() / expected.norm().item<double>();
 }
 
 // SP loss of the backend against the baseline on a batch that it was not calibrated with.
@@ -134,11 +141,8 @@ class Lowering : public ::testing::Test {
         if (!outputs.ok()) continue;
         const double tolerance = backend->family() == "prepacked" ? 1e-5 : 0.05;
         for (size_t i = 0; i < expected->size(); ++i) {
-          const c10::InferenceMode inference;
-          const at::Tensor &a = (*outputs)[i], &b = (*expected)[i];
-          EXPECT_EQ(a.sizes(), b.sizes()) << backend->name();
-          const double error = (a - b).norm().item<double>() / b.norm().item<double>();
-          EXPECT_LE(error, tolerance) << module.name << ", " << backend->name() << ", output " << i;
+          EXPECT_LE(RelativeError((*outputs)[i], (*expected)[i]), tolerance)
+              << module.name << ", " << backend->name() << ", output " << i;
         }
       }
     }
@@ -235,6 +239,24 @@ TEST(Backends, CountSaturatedValues) {
   EXPECT_LT(reference->saturated_share(), 1e-3);
   ASSERT_TRUE(reference->Run(*backend, {RandomInput(module, 4, 10)}).ok());
   EXPECT_GT(reference->saturated_share(), 0.05);
+}
+
+// The zero of inputs below zero is at 255, so that bytes and weights are large, and of one sign.
+TEST(Backends, SumLargeProductsWithoutOverflow) {
+  constexpr int64_t kWidth = 64;
+  testing::GraphBuilder builder("linear", {kWidth}, 1, Spelling::kExported);
+  const std::string weight = builder.Weight({kWidth, kWidth}, 0.001f, 1);
+  const SampleModule module =
+      builder.Finish(builder.Node("aten::linear", "", {testing::Ref(builder.input()), testing::Ref(weight)}));
+  Begin(6);
+  const auto reference = Load(module);
+  const c10::InferenceMode inference;
+  const at::Tensor input = -at::abs(RandomInput(module, kBatch));
+  const auto expected = reference->Calibrate({input});
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  const auto output = reference->Run(*MakeInt8Backend(false), {input});
+  ASSERT_TRUE(output.ok()) << output.status();
+  EXPECT_LE(RelativeError((*output)[0], (*expected)[0]), 0.02);
 }
 
 TEST(Backends, AreMadeByName) {

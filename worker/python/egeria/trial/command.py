@@ -34,7 +34,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--steps", type=int, default=100, help="of each run: a tenth of your training (default 100)")
+    parser.add_argument("--steps", type=int, default=200, help="of each run: a fifth of your training (default 200)")
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="command", help="such as python train.py")
     parsed = parser.parse_args(arguments)
