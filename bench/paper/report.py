@@ -416,7 +416,8 @@ class _Page:
         half = len(first) // 2
         front, back = statistics.fmean(first[:half]), statistics.fmean(first[half:])
         order = "front modules are nearer to the final model" if front > back else "front modules are not ahead"
-        drop = "" if max(first) > 1 - TOLERANCE else " No module is within 0.02 of it before the first drop."
+        near = 1 - TOLERANCE
+        drop = "" if max(first) > near else f" No module comes above {near:.2f} before the first drop."
         return (
             f"**Verdict.** At the end of the first phase, {order}: the mean CKA is {front:.3f} in the front half and "
             f"{back:.3f} in the back half.{drop}"

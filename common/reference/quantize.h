@@ -30,8 +30,8 @@ at::Tensor Dequantize(const at::Tensor& input, const QuantizationParameters& par
 // operator that quantises its result itself tells no more.
 void CountSaturated(const at::Tensor& bytes, const QuantizationParameters& parameters, SaturationCount* count);
 
-// Per-channel (dimension 0) symmetric s8 of a weight, up to `largest` (at most 127) in size, and the channels' scales in
-// float32.
+// Per-channel (dimension 0) symmetric s8 of a weight, up to `largest` (at most 127) in size, and the channels'
+// scales in float32.
 struct QuantizedWeight {
   at::Tensor values, scales, zero_points;
 };
