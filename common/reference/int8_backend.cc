@@ -42,8 +42,8 @@ struct Int8Ops {
   }
 };
 
-// Processors without VNNI instructions add the products of two neighbours in 16 bits. These overflow, silently, where
-// bytes and weights are large and of one sign: 2 * 255 * 127 is above 2^15. Weights of seven bits keep them below.
+// Processors without VNNI instructions add the products of two neighbours in 16 bits. Where bytes and weights are large
+// and of one sign, such a sum overflows silently. With weights of seven bits it cannot.
 constexpr int kLargestWeight = 127;
 constexpr int kLargestWeightOfPairs = 64;
 
