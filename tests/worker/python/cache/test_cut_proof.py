@@ -29,10 +29,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import egeria.cache.forward_patches
-from egeria.cache.cut_proof import computes_alone, prove
+from egeria.cache.cut_proof import prove, try_alone
 from egeria.cache.model_call import Call, UnusualCall
 from egeria.cache.prefix_cut import Cut
 from egeria.cache.refused import Refused
+from egeria.cache.row_independence import Alone
 from egeria.cache.skip_checks import check_skippable, check_wrappers
 from egeria.freeze.freezer import Freezer
 from egeria.model.modules import LayerModule, each_once
@@ -49,7 +50,9 @@ def proof(model: nn.Module, prefix: int = 2, rows: Tensor = VECTORS[:8]) -> Cut:
 
 
 def alone(model: nn.Module, size: int, rows: Tensor = VECTORS[:8]) -> bool:
-    return computes_alone(model, proof(model, 1, rows), Call((rows,), {}, len(rows)), [size])[size]
+    tried = Alone()
+    try_alone(tried, model, proof(model, 1, rows), Call((rows,), {}, len(rows)), [size])
+    return tried.found[size]
 
 
 def refusal(model: nn.Module, prefix: int = 2, **options: Any) -> str:
@@ -291,6 +294,20 @@ def test_glue_that_writes_in_place_gets_memory() -> None:
     torch.manual_seed(0)
     cut = proof(InPlace())
     assert cut.dense and [cut.names[index] for index in cut.live] == ["b"]
+
+
+def test_another_number_of_samples_needs_no_whole_batch_again() -> None:
+    computed: list[int] = []
+
+    def compute(call: Call) -> list[Tensor]:
+        computed.append(call.batch)
+        return [2 * call.tensors()[0]]
+
+    tried = Alone()
+    for size in (1, 2):
+        tried.try_sizes(compute, Call((VECTORS[:8],), {}, 8), [size], decides=False)
+    assert tried.found == {1: True, 2: True}
+    assert computed.count(8) == 1, computed
 
 
 def test_numbers_of_samples_that_round_otherwise_are_not_computed_alone() -> None:

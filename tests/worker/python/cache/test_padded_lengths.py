@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import pathlib
 from collections.abc import Callable
@@ -16,8 +17,11 @@ from launching import Program
 from skipping_runs import DictStore, epochs, train
 from torch import Tensor, nn
 
+from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call
+from egeria.cache.padding import Padding, Text
 from egeria.cache.proofs_by_shape import Proofs
+from egeria.cache.text_references import Range, References
 from egeria.cache.waiting_texts import WaitingTexts
 
 transformers = pytest.importorskip("transformers")
@@ -107,6 +111,14 @@ class OtherAtTheEnd(Trunk):
         return super().forward(input_ids, attention_mask) + 2**-10 * behind
 
 
+class OtherInShortVectors(Trunk):
+    """A last vector of 8 tokens counts otherwise where it is not full, as on processors with such vectors."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        behind = attention_mask[:, input_ids.size(1) // 8 * 8 :].sum(1, keepdim=True)
+        return super().forward(input_ids, attention_mask) + 2**-10 * behind
+
+
 LAYERS = ["bert.embeddings", *(rf"bert\.encoder\.layer\.{number}" for number in range(3)), "norm|head"]
 
 
@@ -157,16 +169,59 @@ def test_padding_that_the_trained_layers_look_at_counts(pool: Any) -> None:
     assert cached.counters["hits"] > 0
 
 
-@pytest.mark.parametrize("trunk", [OtherAtALength, OtherAtTheEnd])
-def test_a_length_that_makes_a_difference(trunk: type[nn.Module]) -> None:
+def pooled_by(trunk: type[nn.Module]) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         model = Pooled()
         model.trunk = trunk()
         return model
 
+    return build
+
+
+@pytest.mark.parametrize("trunk", [OtherAtALength, OtherAtTheEnd, OtherInShortVectors])
+def test_a_length_that_makes_a_difference(trunk: type[nn.Module]) -> None:
     lengths = lengths_between(10, 46)
-    cached, store = run(build, ["trunk", "head"], 1, padded(lengths), 6)
+    cached, store = run(pooled_by(trunk), ["trunk", "head"], 1, padded(lengths), 6)
     assert cached.counters["hits"] > SAMPLES, cached.counters
+
+
+def test_texts_are_the_same_between_multiples_of_short_vectors() -> None:
+    to = itertools.cycle(range(18, 24))
+    arguments = padded(lengths_between(17, 18), lambda longest: next(to))
+    cached, store = run(pooled_by(OtherInShortVectors), ["trunk", "head"], 1, arguments)
+    assert cached.counters["hits"] > 2.5 * SAMPLES, cached.counters
+
+
+def test_texts_of_the_greatest_length_are_compared_in_batches_with_padding() -> None:
+    """A network may ask whether there is any, and treat a batch without it otherwise."""
+    found: list[list[int]] = []
+
+    def compute(call: Call) -> list[Tensor]:
+        found.append(Padding.of(call).lengths)
+        return [torch.zeros(call.batch, 1)]
+
+    _, kwargs = padded([23, 20, 21], lambda longest: 24)([0, 1, 2])
+    call = Call((), kwargs, 3)
+    references, conditions = References(Padding.of(call), call, size=3), call.conditions()
+    for tokens in ([20, 21, 22], [23]):
+        texts = [Text(each, 0) for each in tokens]
+        known = references.find(Range(20, 23, 23), texts, conditions, compute, [False])
+        assert set(texts) <= set(known)
+    assert len(found) == 2
+    assert all(min(lengths) < 23 for lengths in found), found
+
+
+def test_comparisons_may_take_the_larger_share_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def may_prove(self: CacheGate, seconds: float, passes: float, is_text: bool = False) -> bool:
+        asked.append(is_text)
+        return True
+
+    monkeypatch.setattr(CacheGate, "may_prove", may_prove)
+    run(Pooled, ["trunk", "head"], 1, padded(lengths_between(17, 30)))
+    assert len(asked) > 3
+    assert all(asked)
 
 
 def test_a_length_takes_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:

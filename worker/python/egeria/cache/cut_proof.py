@@ -16,7 +16,7 @@ from egeria.cache.other_forms import AS_THEY_ARE, Forms
 from egeria.cache.pass_outcome import Pass, compare, same
 from egeria.cache.prefix_cut import Cut, shadow_of, side_pass
 from egeria.cache.refused import Refused
-from egeria.cache.row_independence import Compute, RowIndependence, same_alone
+from egeria.cache.row_independence import Alone, Compute, RowIndependence
 from egeria.cache.skip_checks import check_skippable
 from egeria.model.modules import LayerModule
 from egeria.model.shadow import Shadow
@@ -158,10 +158,10 @@ def _is_close(one: Tensor, other: Tensor) -> bool:
     return bool(torch.linalg.vector_norm(one.float() - other.float()) <= _CLOSE * norm + 1e-6)
 
 
-def computes_alone(model: nn.Module, cut: Cut, call: Call, sizes: Sequence[int]) -> dict[int, bool]:
+def try_alone(alone: Alone, model: nn.Module, cut: Cut, call: Call, sizes: Sequence[int]) -> None:
     """Proves that so many samples of such a call give alone what they give in it, and that this leaves all buffers
-    alone; where not, or where the model raises, False. Numbers behind the first one that may be computed alone are left
-    out."""
+    alone; they may not where it does not, or where the model raises. Numbers behind the first one that may be computed
+    alone are left out."""
     shadow = shadow_of(model)
     buffers = [buffer.detach().clone() for buffer in shadow.model.buffers()]
     changed: list[bool] = []
@@ -170,10 +170,11 @@ def computes_alone(model: nn.Module, cut: Cut, call: Call, sizes: Sequence[int])
         return cut.compute(shadow, tried, lambda: changed.append(not all(map(same, shadow.model.buffers(), buffers))))
 
     try:
-        found = same_alone(compute, call, sizes, cut.decides)
+        alone.try_sizes(compute, call, sizes, cut.decides)
     except Exception:  # pylint: disable=broad-exception-caught  # whatever a model's code raises
-        return dict.fromkeys(sizes, False)
-    return dict.fromkeys(sizes, False) if any(changed) else found
+        alone.refuse(sizes)
+    if any(changed):
+        alone.refuse(sizes)
 
 
 def _compute_live(model: nn.Module, cut: Cut, call: Call) -> list[Tensor]:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from egeria import _native
-from egeria.cache.cut_proof import Proof, computes_alone, prove
+from egeria.cache.computed_alone import Part
+from egeria.cache.cut_proof import Proof, prove, try_alone
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, Settings
 from egeria.cache.other_forms import AS_THEY_ARE, Forms
@@ -22,6 +23,7 @@ from egeria.cache.padding import Padding
 from egeria.cache.prefix_cut import Cut
 from egeria.cache.proven import Computed, Proven
 from egeria.cache.refused import Refused
+from egeria.cache.row_independence import Alone
 from egeria.cache.text_lengths import Mixture, TextLengths
 from egeria.model.modules import LayerModule
 
@@ -180,25 +182,31 @@ class Proofs:
             return None
         return (kind, key), proven.cut
 
-    def alone(self, proven: Proven, call: Call, missing: Sequence[int]) -> Call | None:
-        """Returns a call that computes the samples in these rows, which come first in it; None: the whole batch is to
-        be computed. Copies of one of them are behind them, up to a number that was proven to make no difference, and
-        texts may be padded to another length."""
-        tried = proven.alone
-        if (alike := proven.alike_in(call, missing)) is not None:
-            padding, alike_length = alike
-            call, tried = padding.padded_to(call, alike_length), self._lengths[proven.kind].alone[alike_length]
-        sizes = [size for size in _native.sizes_alone(call.batch) if size >= len(missing)]
-        new = [size for size in sizes if size not in tried]
-        if new and not any(tried.get(size) for size in sizes if size < new[0]):
+    def alone(self, proven: Proven, call: Call, missing: Sequence[int]) -> list[Part]:
+        """Returns the parts of a call that are to be computed for the samples in these rows; none where the whole batch
+        is."""
+        parts = []
+        for rows, padded, length in proven.by_length(call, missing):
+            tried = proven.alone if length is None else self._lengths[proven.kind].alone[length]
+            size = self._size_alone(tried, proven.cut, padded, len(rows))
+            if size is None:
+                return []
+            parts.append(Part(rows, padded.filled_up(rows, size)))
+        return parts
+
+    def _size_alone(self, tried: Alone, cut: Cut, call: Call, count: int) -> int | None:
+        """Returns how many samples of such a call are to be computed for so many; None where that may not be."""
+        sizes = [size for size in _native.sizes_alone(call.batch) if size >= count]
+        new = [size for size in sizes if size not in tried.found]
+        if new and not any(tried.found.get(size) for size in sizes if size < new[0]):
             forward = self._gate.ledger.estimates()["forward_seconds"] or 0.0
             share = new[0] / call.batch
-            if not self._gate.may_prove(forward * (1 + 2 * share), _MISSES * (1 - share), is_text=bool(self._lengths)):
+            seconds = forward * (2 * share + (0 if tried.has_batch else 1))
+            if not self._gate.may_prove(seconds, _MISSES * (1 - share), is_text=bool(self._lengths)):
                 return None
             with self._gate.proving(first=False):
-                tried.update(computes_alone(self._model, proven.cut, call, new))
-        size = next((size for size in sizes if tried.get(size)), None)
-        return None if size is None else call.filled_up(missing, size)
+                try_alone(tried, self._model, cut, call, new)
+        return next((size for size in sizes if tried.found.get(size)), None)
 
     def _prove(self, call: Call, rows: bool) -> Proof:
         kind = call.structure, self._settings.now()
@@ -217,7 +225,7 @@ class Proofs:
             return
         forward = self._gate.ledger.estimates()["forward_seconds"] or 0.0
         if (padding := Padding.of(call)) is None or not self._gate.may_prove(
-            3 * forward, self._gate.passes_left(_MISSES)
+            3 * forward, self._gate.passes_left(_MISSES), is_text=True
         ):
             return
         with self._gate.proving(first=False):
@@ -261,7 +269,7 @@ class Proofs:
             tensors,
             proof.compute,
             proven.by_token,
-            lambda passes: self._gate.may_prove(passes * forward, self._gate.passes_left(math.inf)),
+            lambda passes: self._gate.may_prove(passes * forward, self._gate.passes_left(math.inf), is_text=True),
         )
         for number, alike in enumerate(found):
             looks = mixture.padding.padded_to(mixture.call, alike.length).sample_key()

@@ -13,6 +13,7 @@ from egeria.cache.model_call import Call
 from egeria.cache.padded_lengths import Alike, row_keys
 from egeria.cache.padding import Padding
 from egeria.cache.prefix_cut import Cut
+from egeria.cache.row_independence import Alone
 
 
 class Computed(NamedTuple):
@@ -44,7 +45,7 @@ class Proven:
       like: a number of samples of a call in which they have the same activations, to the bit.
       form: what Cut.form is in that call.
       salt: a salt for Call.hashes(), which differs where a sample's activation may differ though its input does not.
-      alone: whether so many samples may be computed alone, as far as that was tried.
+      alone: whether so many samples may be computed alone.
       kind: what calls have in common that differ in the length that they are padded to; None where they have no
         padding.
       mark: where it is not 0, samples are kept under other ids, by this number: there are others that look otherwise.
@@ -60,7 +61,7 @@ class Proven:
     like: int = 0
     form: bytes = b""
     salt: bytes = b""
-    alone: dict[int, bool] = dataclasses.field(default_factory=dict)
+    alone: Alone = dataclasses.field(default_factory=Alone)
     kind: Any = None
     mark: int = 0
     alike: list[Alike] | None = None
@@ -82,16 +83,25 @@ class Proven:
             for length in padding.lengths
         ]
 
-    def alike_in(self, call: Call, rows: Sequence[int]) -> tuple[Padding, int] | None:
-        """Returns the padding of a call, and another length at which these samples are the same in such a call; None
-        where there is none."""
-        if (padding := self._padding_of(call)) is None:
-            return None
-        shortest, longest = (of(padding.lengths[row] for row in rows) for of in (min, max))
-        for one in self.alike:
-            if one.least <= shortest and longest <= one.most and one.size == call.batch:
-                return padding, one.length
-        return None
+    def by_length(self, call: Call, rows: Sequence[int]) -> list[tuple[list[int], Call, int | None]]:
+        """Splits samples of a call by where they may be computed alone.
+
+        Returns:
+          For each part its rows; the call, padded to another length at which these are the same; and that length, None
+          where it is the call's own.
+        """
+        padding = self._padding_of(call)
+        if padding is None:
+            return [(list(rows), call, None)]
+        parts: dict[int | None, list[int]] = {}
+        for row in rows:
+            like = (one for one in self.alike or () if one.least <= padding.lengths[row] <= one.most)
+            length = next((one.length for one in like if one.size == call.batch), None)
+            parts.setdefault(length, []).append(row)
+        return [
+            (part, call if length is None else padding.padded_to(call, length), length)
+            for length, part in parts.items()
+        ]
 
     def keys(self, call: Call, keys_of: Callable[[Call, bytes], list[Any]]) -> tuple[list[Any], list[int]]:
         """Returns a key for each sample, and a number, by which its id becomes another one."""

@@ -9,6 +9,9 @@ from torch import Tensor
 from egeria import _native
 from egeria.cache.model_call import Call
 
+# A batch of more bytes, with what is computed of it, is not kept.
+_MOST_KEPT = 1 << 24
+
 # Computes b x ... tensors of a call with b samples.
 Compute = Callable[[Call], Sequence[Tensor]]
 
@@ -56,24 +59,52 @@ class RowIndependence:
         return self._conditions is None or self._samples.rows(rows).conditions() == self._conditions
 
 
-def same_alone(compute: Compute, call: Call, sizes: Sequence[int], decides: bool) -> dict[int, bool]:
-    """Returns whether so many samples alone come out as they do in the whole batch, with and without noise; of these
-    numbers, up to the first one of which that is so. It takes the batch once, and each number of samples some times. A
-    function that fails for so few has no such result."""
-    disturbed = call.disturbed()
-    both = call
-    if disturbed is not None:
-        both = _with_noise(call, disturbed, call.batch).rows(_native.alternating_rows(call.batch))
+class Alone:
+    """Holds whether so many samples alone come out as they do in a whole batch, with and without noise.
 
-    def comparable(rows: Sequence[int]) -> bool:
-        return not decides or both.rows(rows).conditions() == call.conditions()
+    The batch to compare with is kept where it is small, so that another number of samples does not need it again.
 
-    whole, found = compute(both), {}
-    for size in sizes:
-        found[size] = _native.same_alone(lambda rows: compute(both.rows(rows)), whole, size, comparable)
-        if found[size]:
-            break
-    return found
+    Attributes:
+      found: by the number of samples, as far as that was tried.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[int, bool] = {}
+        self._compared: tuple[Call, Sequence[Tensor]] | None = None
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether there is a batch to compare with, so that none has to be computed."""
+        return self._compared is not None
+
+    def refuse(self, sizes: Sequence[int]) -> None:
+        """So many samples may not be computed alone."""
+        self.found.update(dict.fromkeys(sizes, False))
+
+    def try_sizes(self, compute: Compute, call: Call, sizes: Sequence[int], decides: bool) -> None:
+        """Tries these numbers of samples, up to the first one that may be alone. Each takes some passes of so many, and
+        they take the batch once. A function that fails for so few has no such result."""
+        both, whole = self._compared or self._computed(compute, call)
+        if sum(tensor.nbytes for tensor in (*both.tensors(), *whole)) <= _MOST_KEPT:
+            self._compared = both, whole
+        conditions = both.conditions() if decides else None
+
+        def comparable(rows: Sequence[int]) -> bool:
+            return not decides or both.rows(rows).conditions() == conditions
+
+        for size in sizes:
+            self.found[size] = _native.same_alone(lambda rows: compute(both.rows(rows)), whole, size, comparable)
+            if self.found[size]:
+                break
+
+    @staticmethod
+    def _computed(compute: Compute, call: Call) -> tuple[Call, Sequence[Tensor]]:
+        disturbed = call.disturbed()
+        if disturbed is None:
+            both = call.copied()  # a script may write to its batch
+        else:
+            both = _with_noise(call, disturbed, call.batch).rows(_native.alternating_rows(call.batch))
+        return both, compute(both)
 
 
 def _with_noise(call: Call, disturbed: Call, noisy: int) -> Call:

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from egeria import _native
 from egeria.cache import rounding_effect
+from egeria.cache.computed_alone import fill_in
 from egeria.cache.early_batches import EarlyBatches
 from egeria.cache.forward_patches import ForwardPatches
 from egeria.cache.frozen_part import Part
@@ -20,7 +21,6 @@ from egeria.cache.gate import CacheGate
 from egeria.cache.kept_prefix import KeptPrefix, KeptSamples
 from egeria.cache.model_call import Call, UnusualCall, rows_of
 from egeria.cache.other_forms import AS_THEY_ARE, Forms
-from egeria.cache.padded_lengths import as_wide_as
 from egeria.cache.prefix_cut import Cut, shadow_of
 from egeria.cache.prefix_store import PrefixStore
 from egeria.cache.proofs_by_shape import Proofs
@@ -344,16 +344,12 @@ class Skipper:
         """Fills in the rows of the samples that are missing, and returns them; none if they may not be computed
         alone."""
         cut = proven.cut
-        alone = self._kept.proofs.alone(proven, call, missing)
-        if alone is None or (cut.decides and alone.conditions() != call.conditions()):
+        parts = self._kept.proofs.alone(proven, call, missing)
+        if cut.decides and any(part.call.conditions() != call.conditions() for part in parts):
             return ()
-        rows = [
-            as_wide_as(tensor, computed[: len(missing)])
-            for tensor, computed in zip(tensors, self._compute_beside(cut, alone))
-        ]
-        for tensor, row in zip(tensors, rows):
-            tensor[missing] = row.to(tensor.device)
-        return rows
+        if not parts:
+            return ()
+        return fill_in(tensors, missing, parts, lambda part: self._compute_beside(cut, part))
 
     def _compute_beside(self, cut: Cut, call: Call) -> list[Tensor]:
         """Computes what crosses the cut in another call than the pass under way, on a shadow."""

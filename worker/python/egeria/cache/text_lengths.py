@@ -13,8 +13,8 @@ from torch import Tensor
 from egeria.cache.model_call import Call
 from egeria.cache.padded_lengths import Alike, find_by_token, numbers_computed
 from egeria.cache.padding import Padding, Text
-from egeria.cache.row_independence import Compute
-from egeria.cache.text_references import Range, References, chosen_texts, digests_of, ranges_of, shortened
+from egeria.cache.row_independence import Alone, Compute
+from egeria.cache.text_references import Range, References, chosen_texts, digests_of, narrowed, ranges_of
 
 # Kernels that treat the last numbers of a vector otherwise change few results: one in 10^4 or less. Texts are compared
 # until so many numbers have been computed of them, in so many batches at most. Where that is too few, nothing is
@@ -67,7 +67,7 @@ class TextLengths:
         self.known: list[int] = []
         self.told = False
         self.passes_alone = 0
-        self.alone: dict[int, dict[int, bool]] = collections.defaultdict(dict)
+        self.alone: dict[int, Alone] = collections.defaultdict(Alone)
         self._numbers = 0  # so many are computed for a token; 0: that is not known
         self._by_token: list[bool] | None = None
         self._references: References | None = None
@@ -119,8 +119,8 @@ class TextLengths:
         same = self._same(mixture, tensors, comparison, may_take)
         if same is None:
             return []
-        shorter = [shortened(one, mixture.length) for one in mixture.ranges if one not in same]
-        if left := [one for one in shorter if one is not None]:
+        failed = [one for one in mixture.ranges if one not in same]
+        if left := [part for one in failed for part in narrowed(one, mixture.length)]:
             again = self._mixed(None, mixture.call.batch, mixture.length, left, turn=0)
             same += self._same(again, compute(again.call), comparison, may_take) or []
         return [Alike(*one, self._references.size) for one in same]

@@ -13,8 +13,10 @@ from egeria.cache.model_call import Call
 from egeria.cache.padding import Padding, Text
 from egeria.cache.row_independence import Compute
 
-# Kernels add up vectors of at most so many numbers, so that lengths between two multiples are mostly alike.
+# Kernels add up vectors of at most so many numbers, so that lengths between two multiples are mostly alike. A processor
+# with 256 bits has vectors of half as many.
 _STEP = 16
+_SHORT_STEP = 8
 
 
 class Range(NamedTuple):
@@ -38,12 +40,18 @@ def ranges_of(longest: int) -> list[Range]:
     return list(ranges.values())
 
 
-def shortened(one: Range, longest: int) -> Range | None:
-    """Returns the range without the texts that end in a last vector which is not full, and which is often added up
-    otherwise; None where nothing is left."""
+def narrowed(one: Range, longest: int) -> list[Range]:
+    """Returns what is left to be compared of a range that is not the same: without the texts that end in a last vector
+    which is not full, and which is often added up otherwise; and these at the next length, if it is another one."""
     step = _step_of(longest)
-    most = (one.most - 1) // step * step
-    return one._replace(most=most) if most >= one.least else None
+    full = (one.most - 1) // step * step
+    end = longest // _SHORT_STEP * _SHORT_STEP + _SHORT_STEP - 1
+    parts = []
+    if full >= one.least:
+        parts.append(one._replace(most=full))
+    if one.most <= end < one.length:
+        parts.append(Range(max(one.least, full + 1), one.most, end))
+    return parts
 
 
 def chosen_texts(ranges: Sequence[Range], count: int, turn: int) -> list[tuple[Range, Text]]:
@@ -105,7 +113,9 @@ class References:
             more = (Text(tokens, batch[-1].turn) for tokens in range(one.length, one.least - 1, -1))
             unknown = (text for text in more if text not in known and text not in batch)
             batch += itertools.islice(unknown, self.size - len(batch))
-            filled = [batch[place % len(batch)] for place in range(self.size)]
+            # A batch of the longest texts alone has no padding, and networks ask for that.
+            some = [*batch, Text(one.least, batch[-1].turn)]
+            filled = [some[place % len(some)] for place in range(self.size)]
             call = self.texts(filled, one.length)
             if call.conditions() != conditions:
                 return {}

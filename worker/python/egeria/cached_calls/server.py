@@ -15,6 +15,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from egeria import _native
+from egeria.cache.computed_alone import Part, fill_in
 from egeria.cache.cut_proof import Proof
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, Settings, UnusualCall, rows_of
@@ -358,8 +359,8 @@ class CallServer:
         if len(missing) == len(ids):
             tensors = ()
         self._recurrence.found(len(ids) - len(missing))
-        alone = proofs.alone(proven, call, missing) if missing and tensors else None
-        rows = () if alone is None else self._fill_in(whole, call, alone, missing, tensors)
+        parts = proofs.alone(proven, call, missing) if missing and tensors else []
+        rows = self._fill_in(whole, call, parts, missing, tensors) if parts else ()
         step = ledger.decide(not missing or bool(rows))
         fresh = [ids[i] for i in missing], [hashes[i] for i in missing]
         if step == "compute":
@@ -379,16 +380,13 @@ class CallServer:
         return act
 
     def _fill_in(
-        self, whole: WholeCall, call: Call, alone: Call, missing: list[int], tensors: Sequence[Tensor]
+        self, whole: WholeCall, call: Call, parts: Sequence[Part], missing: list[int], tensors: Sequence[Tensor]
     ) -> Sequence[Tensor]:
-        """Fills in the rows of the samples that are missing, which come first in the call `alone`, and returns them.
-        Returns none if they may not be computed so."""
-        if whole.decides and alone.conditions() != call.conditions():
+        """Fills in the rows of the samples that are missing, of which these parts consist, and returns them. Returns
+        none if they may not be computed so."""
+        if whole.decides and any(part.call.conditions() != call.conditions() for part in parts):
             return ()
-        rows = tuple(tensor[: len(missing)].clone() for tensor in self._compute_beside(whole, alone))
-        for tensor, row in zip(tensors, rows):
-            tensor[missing] = row.to(tensor.device)
-        return rows
+        return fill_in(tensors, missing, parts, lambda part: self._compute_beside(whole, part))
 
     def _compute_beside(self, whole: WholeCall, call: Call) -> Sequence[Tensor]:
         """Computes another call than the one at hand, on a shadow."""
