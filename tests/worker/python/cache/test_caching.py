@@ -412,6 +412,27 @@ def test_the_last_batch_of_the_first_epoch_is_kept_as_it_is_in_whole_batches(pat
         assert epoch["passes_skipped"] + epoch["audits"] == 12 and not epoch["miss_absent"], epoch
 
 
+def test_modes_that_are_set_after_attach_cost_no_second_proof(patient_cache: Daemon):
+    torch.manual_seed(0)
+    trunk = nn.Sequential(nn.Linear(32, 64), nn.Dropout(), nn.Linear(64, 16)).requires_grad_(False)
+    model = nn.Sequential(trunk, nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model[1].parameters(), 0.1)
+    rows = torch.randn(64, 32)
+    loader = data.wrap(DataLoader(TensorDataset(rows, rows.argmax(1) % 4), 8, shuffle=True))
+    config = egeria.Config(controller="none", cache=patient_cache.address, cache_use="always")
+    with egeria.attach(model, optimizer, modules=["0", "1"], config=config) as session:
+        for _ in range(3):
+            model.train()
+            trunk.eval()
+            for batch, labels in loader:
+                nn.functional.cross_entropy(model(batch), labels).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            wait_until_kept(session)
+        counters = session.cache_counters()
+    assert counters["proofs"] == 1 and counters["passes_skipped"] + counters["audits"] == 16, counters
+
+
 @pytest.mark.parametrize("seen", [True, False])
 def test_samples_that_never_repeat_are_not_written_once_that_is_known(cache_daemon: Daemon, seen: bool):
     """Noise in the loop is known from the first batch on, unless it comes from a generator of the script's own."""

@@ -338,6 +338,7 @@ class Caching:
     # The skipper asks these for the part that it skips.
 
     def deepest(self, call: Call) -> Part:
+        self._look()  # a script may set modes between attach() and its first step
         try:
             self._search = PartSearch(self._model, call, self._warn, self._first_pass)
             return self._search.deepest()
