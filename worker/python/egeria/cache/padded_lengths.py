@@ -111,6 +111,19 @@ def find_by_token(padding: Padding, call: Call, compute: Compute, whole: Sequenc
     return [tensor.dim() > 1 and tensor.size(1) > other.size(1) for tensor, other in zip(whole, shorter)]
 
 
+def rows_by_alike(alike: Sequence[Alike], lengths: Sequence[int], rows: Sequence[int]) -> dict[Alike | None, list[int]]:
+    """Groups rows of a batch by what is said of texts like them; None: nothing is.
+
+    Args:
+      lengths: of how many tokens each sample of the batch consists.
+    """
+    groups: dict[Alike | None, list[int]] = {}
+    for row in rows:
+        group = next((one for one in alike if one.least <= lengths[row] <= one.most), None)
+        groups.setdefault(group, []).append(row)
+    return groups
+
+
 def row_keys(
     padding: Padding, call: Call, alike: Sequence[Alike], salt: bytes, keys_of: Callable[[Call, bytes], list[Any]]
 ) -> tuple[list[Any], list[int]]:
@@ -122,10 +135,7 @@ def row_keys(
       salt: for the others.
       keys_of: makes keys of the samples of a call, with a salt.
     """
-    groups: dict[Alike | None, list[int]] = {}
-    for row, length in enumerate(padding.lengths):
-        group = next((one for one in alike if one.least <= length <= one.most), None)
-        groups.setdefault(group, []).append(row)
+    groups = rows_by_alike(alike, padding.lengths, range(call.batch))
     keys: list[Any] = [None] * call.batch
     lengths = [0] * call.batch
     for group, rows in groups.items():

@@ -184,7 +184,7 @@ class Proofs:
 
     def alone(self, proven: Proven, call: Call, missing: Sequence[int]) -> list[Part]:
         """Returns the parts of a call that are to be computed for the samples in these rows; none where the whole batch
-        is."""
+        is. Parts of a batch that decides answer what it answers (Call.conditions())."""
         parts = []
         for rows, padded, length in proven.by_length(call, missing):
             tried = proven.alone if length is None else self._lengths[proven.kind].alone[length]
@@ -192,6 +192,8 @@ class Proofs:
             if size is None:
                 return []
             parts.append(Part(rows, padded.filled_up(rows, size)))
+        if proven.cut.decides and any(part.call.conditions() != call.conditions() for part in parts):
+            return []
         return parts
 
     def _size_alone(self, tried: Alone, cut: Cut, call: Call, count: int) -> int | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from egeria import _native
 from egeria.cache.model_call import Call
-from egeria.cache.padded_lengths import Alike, row_keys
+from egeria.cache.padded_lengths import Alike, row_keys, rows_by_alike
 from egeria.cache.padding import Padding
 from egeria.cache.prefix_cut import Cut
 from egeria.cache.row_independence import Alone
@@ -93,14 +93,10 @@ class Proven:
         padding = self._padding_of(call)
         if padding is None:
             return [(list(rows), call, None)]
-        parts: dict[int | None, list[int]] = {}
-        for row in rows:
-            like = (one for one in self.alike or () if one.least <= padding.lengths[row] <= one.most)
-            length = next((one.length for one in like if one.size == call.batch), None)
-            parts.setdefault(length, []).append(row)
+        alike = [one for one in self.alike or () if one.size == call.batch]
         return [
-            (part, call if length is None else padding.padded_to(call, length), length)
-            for length, part in parts.items()
+            (part, call, None) if one is None else (part, padding.padded_to(call, one.length), one.length)
+            for one, part in rows_by_alike(alike, padding.lengths, rows).items()
         ]
 
     def keys(self, call: Call, keys_of: Callable[[Call, bytes], list[Any]]) -> tuple[list[Any], list[int]]:

@@ -343,13 +343,10 @@ class Skipper:
     ) -> Sequence[Tensor]:
         """Fills in the rows of the samples that are missing, and returns them; none if they may not be computed
         alone."""
-        cut = proven.cut
         parts = self._kept.proofs.alone(proven, call, missing)
-        if cut.decides and any(part.call.conditions() != call.conditions() for part in parts):
-            return ()
         if not parts:
             return ()
-        return fill_in(tensors, missing, parts, lambda part: self._compute_beside(cut, part))
+        return fill_in(tensors, missing, parts, lambda part: self._compute_beside(proven.cut, part))
 
     def _compute_beside(self, cut: Cut, call: Call) -> list[Tensor]:
         """Computes what crosses the cut in another call than the pass under way, on a shadow."""

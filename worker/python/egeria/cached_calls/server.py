@@ -15,7 +15,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from egeria import _native
-from egeria.cache.computed_alone import Part, fill_in
+from egeria.cache.computed_alone import fill_in
 from egeria.cache.cut_proof import Proof
 from egeria.cache.gate import CacheGate
 from egeria.cache.model_call import Call, Settings, UnusualCall, rows_of
@@ -360,7 +360,7 @@ class CallServer:
             tensors = ()
         self._recurrence.found(len(ids) - len(missing))
         parts = proofs.alone(proven, call, missing) if missing and tensors else []
-        rows = self._fill_in(whole, call, parts, missing, tensors) if parts else ()
+        rows = fill_in(tensors, missing, parts, lambda part: self._compute_beside(whole, part)) if parts else ()
         step = ledger.decide(not missing or bool(rows))
         fresh = [ids[i] for i in missing], [hashes[i] for i in missing]
         if step == "compute":
@@ -378,15 +378,6 @@ class CallServer:
     def _computed(self, act: _Computed) -> _Computed:
         self.gate.ledger.begin_compute()
         return act
-
-    def _fill_in(
-        self, whole: WholeCall, call: Call, parts: Sequence[Part], missing: list[int], tensors: Sequence[Tensor]
-    ) -> Sequence[Tensor]:
-        """Fills in the rows of the samples that are missing, of which these parts consist, and returns them. Returns
-        none if they may not be computed so."""
-        if whole.decides and any(part.call.conditions() != call.conditions() for part in parts):
-            return ()
-        return fill_in(tensors, missing, parts, lambda part: self._compute_beside(whole, part))
 
     def _compute_beside(self, whole: WholeCall, call: Call) -> Sequence[Tensor]:
         """Computes another call than the one at hand, on a shadow."""
